@@ -1,0 +1,83 @@
+r"""Activations $\sigma$ with the potential $G$ that makes them appear in a relaxation: $G' = \sigma^{-1}$."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Activation:
+    r"""A monotone function of one layer and the potential whose derivative inverts it.
+
+    $$G'(s) = \sigma^{-1}(s)$$
+
+    Minimising $G(s) - s\,v$ over $s$ gives $s = \sigma(v)$: that is how $\sigma$ enters a layer of an energy.
+    Where $\sigma$ saturates, $G$ is infinite outside its range; `potential` is only ever evaluated inside.
+
+    Paper: Eq. [def:energy-block-k-version-1], appendix A.4 [subsec:details-model]
+    """
+
+    name: str
+    sigma: Callable[[Tensor], Tensor]
+    potential: Callable[[Tensor], Tensor]  # elementwise, same shape as its argument
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def clamp(slope: float = 1.0, low: float = 0.0, high: float = 1.0) -> Activation:
+    r"""The hard activation $\sigma(v) = \min(\max(a v, low), high)$, with $G(s) = s^2 / 2a$ on $[low, high]$.
+
+    For an energy with no closed-form drive it means projected gradient descent with step $a$ on that box.
+
+    Paper: Table [tab:activation]; `clamp(1)` is "ernoult", `clamp(0.5)` is "laborieux"
+    """
+    if not (math.isfinite(slope) and slope > 0):
+        raise ValueError(f"`slope` must be positive and finite, got {slope}: the potential s²/(2·slope) needs it.")
+    if not low < high:
+        raise ValueError(f"`low` must be below `high`, got [{low}, {high}]: the layer would have no room to move.")
+    box = "" if (low, high) == (0.0, 1.0) else f", low={low:g}, high={high:g}"
+    return Activation(f"clamp(slope={slope:g}{box})", partial(_clamp, slope, low, high), partial(_parabola, slope))
+
+
+def identity(slope: float = 1.0) -> Activation:
+    r"""The unclamped activation $\sigma(v) = a v$ with $G(s) = s^2 / 2a$; the paper leaves block outputs like this."""
+    name = "identity" if slope == 1 else f"identity(slope={slope:g})"
+    return Activation(name, clamp(slope, -math.inf, math.inf).sigma, partial(_parabola, slope))
+
+
+def sigmoid() -> Activation:
+    r"""The logistic function, with the negative entropy $G(s) = s \ln s + (1 - s) \ln(1 - s)$."""
+    return Activation("sigmoid", torch.sigmoid, _negative_entropy)
+
+
+def tanh() -> Activation:
+    r"""The hyperbolic tangent, with $G(s) = s\,\mathrm{artanh}(s) + \tfrac12 \ln(1 - s^2)$."""
+    return Activation("tanh", torch.tanh, _tanh_potential)
+
+
+# The potentials are module-level functions, not closures, so that a model can be pickled and copied.
+
+
+def _clamp(slope: float, low: float, high: float, v: Tensor) -> Tensor:
+    v = v if slope == 1 else slope * v
+    return v if (low, high) == (-math.inf, math.inf) else v.clamp(low, high)
+
+
+def _parabola(slope: float, s: Tensor) -> Tensor:
+    return s.square() / (2 * slope)
+
+
+def _negative_entropy(s: Tensor) -> Tensor:
+    return -torch.special.entr(s) - torch.special.entr(1 - s)
+
+
+def _tanh_potential(s: Tensor) -> Tensor:
+    # ½(1+s)ln(1+s) + ½(1−s)ln(1−s): the same function, without ∞ − ∞ where s saturates to ±1.
+    return -(torch.special.entr(1 + s) + torch.special.entr(1 - s)) / 2

@@ -1,0 +1,164 @@
+"""From a list of layers and a split to the model of the paper."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import TypeVar
+
+from torch import Tensor, nn
+
+from ffebm.activation import Activation, clamp, identity
+from ffebm.block import EnergyBlock
+from ffebm.energy import Hopfield
+from ffebm.feedforward import Feedforward
+from ffebm.gradient import EquilibriumPropagation, GradientEstimator
+from ffebm.initialisation import initialise
+from ffebm.interaction import Convolution, Dense, Interaction, Shape
+from ffebm.model import FFEBM, Criterion, LastNudge
+from ffebm.pooling import Pool
+from ffebm.relaxation import FixedPoint, Relaxation
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ConvLayer:
+    """A layer of channels × height × width units; the pooling, if any, comes after its convolution."""
+
+    channels: int
+    kernel: int = 3
+    stride: int = 1
+    padding: int = 1
+    pool: Pool | None = None
+
+
+@dataclass(frozen=True)
+class DenseLayer:
+    """A layer of units that are connected to all of the layer below."""
+
+    features: int
+
+
+Layer = ConvLayer | DenseLayer
+
+
+def build(
+    input_shape: Sequence[int],
+    layers: Sequence[Layer],
+    split: int | Sequence[int],
+    classes: int,
+    *,
+    activation: Activation = clamp(0.5),
+    output_activation: Activation | Sequence[Activation] = identity(),
+    batch_norm: bool | Sequence[bool] = True,
+    relax: Relaxation = FixedPoint(20),
+    estimator: GradientEstimator | Sequence[GradientEstimator] = EquilibriumPropagation(),
+    criterion: Criterion | None = None,
+    nudge: LastNudge = "elastic",
+    weights: Callable[[Tensor], object] | None = None,
+) -> FFEBM:
+    r"""The ff-EBM whose layers, cut into blocks, are `layers`.
+
+    The connection *into* the first layer of each block is digital: convolution, pooling, batch-norm, which is the stage
+    $F^k$. Those between the layers of a block are analog. A flatten and a linear layer read out the last block.
+
+    Args:
+        input_shape: of one sample, such as (3, 32, 32).
+        split: a block size (the last block takes what is left over), or the size of every block.
+        activation: of all layers but the outputs of blocks.
+        output_activation: of the last layer of each block, one for all or one per block; the paper leaves them unclamped.
+        batch_norm: whether a stage normalises, one answer for all or one per block. Where it does not, it has a bias.
+        estimator: one for all, or one per block.
+        weights: initialises every convolution in place, for example `functools.partial(goe_, variance=5.9e-5)`.
+
+    Paper: Table [tab:architectures], appendix A.6, Activation Functions
+    """
+    if not layers:
+        raise ValueError("A model needs at least one layer, got an empty list.")
+    if classes < 1:
+        raise ValueError(f"`classes` must be at least 1, got {classes}.")
+    sizes = block_sizes(len(layers), split)
+    count = len(sizes)
+    stages: list[nn.Module] = []
+    blocks: list[EnergyBlock] = []
+    shape: Shape = tuple(input_shape)
+    remaining = iter(layers)
+    for number, (size, output, norm, gradient) in enumerate(
+        zip(
+            sizes,
+            _per_block("output_activation", output_activation, count),
+            _per_block("batch_norm", batch_norm, count),
+            _per_block("estimator", estimator, count),
+            strict=True,
+        ),
+        1,
+    ):
+        first, *inner = (next(remaining) for _ in range(size))
+        connection = _edge(shape, first, bias=not norm)
+        shape = connection.out_shape(shape)
+        stages.append(_stage(connection, shape, norm))
+        edges: list[Interaction] = []
+        for layer in inner:
+            edges.append(_edge(shape, layer, bias=True))
+            shape = edges[-1].out_shape(shape)
+        energy = Hopfield(edges, [*[activation] * (size - 1), output])
+        blocks.append(EnergyBlock(energy, relax, gradient, name=f"block {number} of {count}"))
+    readout = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
+    model = FFEBM(stages, blocks, readout, criterion, nudge=nudge, input_shape=input_shape)
+    return model if weights is None else initialise(model, weights)
+
+
+def block_sizes(layers: int, split: int | Sequence[int]) -> list[int]:
+    """The number of layers of every block.
+
+    >>> block_sizes(15, 2)
+    [2, 2, 2, 2, 2, 2, 2, 1]
+    """
+    if isinstance(split, int):
+        if not 1 <= split <= layers:
+            raise ValueError(f"A block size must lie between 1 and the number of layers, {layers}; got {split}.")
+        return [min(split, layers - start) for start in range(0, layers, split)]
+    sizes = list(split)
+    if min(sizes, default=0) < 1 or sum(sizes) != layers:
+        raise ValueError(
+            f"The split {sizes} adds up to {sum(sizes)} layers, but there are {layers}: "
+            "its sizes must be positive and take every layer exactly once."
+        )
+    return sizes
+
+
+def _edge(shape: Shape, layer: Layer, bias: bool) -> Dense | Convolution:
+    """The connection from a layer of this shape into `layer`."""
+    if isinstance(layer, DenseLayer):
+        return Dense(math.prod(shape), layer.features, bias)
+    if len(shape) != 3:
+        raise ValueError(
+            f"A convolutional layer of {layer.channels} channels stands on a layer of shape {shape}: "
+            "convolutions need (channels, height, width) below them, so put dense layers last."
+        )
+    return Convolution(
+        shape[0],
+        layer.channels,
+        layer.kernel,
+        stride=layer.stride,
+        padding=layer.padding,
+        pool=deepcopy(layer.pool),
+        bias=bias,
+    )
+
+
+def _stage(connection: Dense | Convolution, shape: Shape, norm: bool) -> Feedforward:
+    if not norm:
+        return Feedforward(connection)
+    return Feedforward(connection, nn.BatchNorm1d(shape[0]) if len(shape) == 1 else nn.BatchNorm2d(shape[0]))
+
+
+def _per_block(name: str, value: T | Sequence[T], blocks: int) -> Sequence[T]:
+    if not isinstance(value, Sequence):
+        return [value] * blocks
+    if len(value) != blocks:
+        raise ValueError(f"`{name}` must be one value for all {blocks} blocks or one for each, got {len(value)}.")
+    return value

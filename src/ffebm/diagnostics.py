@@ -1,0 +1,203 @@
+"""Looking into relaxations and gradients: what settles, how fast, and whether estimators agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ffebm.chaining import Visit, elastic_contrasts, stationary_contrasts, visit
+from ffebm.energy import Energy, State
+from ffebm.gradient import EquilibriumPropagation
+from ffebm.gradient.equilibrium_propagation import LastBlock
+from ffebm.gradient.estimator import differentiate
+from ffebm.model import FFEBM, ReadoutCost
+from ffebm.nudge import Nudge
+from ffebm.relaxation import FixedPoint, Relaxation, change
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A relaxation, sweep by sweep."""
+
+    energy: Tensor  # (sweeps + 1, B), of the free energy, before the first sweep and after each
+    residual: Tensor  # (sweeps, B), the largest change of any unit
+
+    @property
+    def contraction(self) -> Tensor:
+        """By how much the residual shrinks from one sweep to the next, shape (sweeps − 1, B)."""
+        return self.residual[1:] / self.residual[:-1]
+
+
+@torch.no_grad()
+def trace(energy: Energy, relax: Relaxation, x: Tensor, *, start: State | None = None, nudge: Nudge | None = None) -> Trace:
+    """Relax, and record energy and residual of every sweep."""
+    energies: list[Tensor] = []
+    residuals: list[Tensor] = []
+    before: State | None = None
+
+    def record(_: int, state: State) -> None:
+        nonlocal before
+        energies.append(energy(state, x))
+        if before is not None:
+            residuals.append(change(state, before))
+        before = state
+
+    relax(energy, x, start=start, nudge=nudge, observer=record)
+    return Trace(torch.stack(energies), torch.stack(residuals))
+
+
+def gradients(model: FFEBM, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """The gradient of the mean loss for every parameter that requires one, by name; `.grad` is left alone."""
+    wanted = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    losses = model(x, y).losses
+    return dict(zip(wanted, torch.autograd.grad(losses.mean(), list(wanted.values())), strict=True))
+
+
+def cosines(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> dict[str, float]:
+    """The cosine between two gradients of every parameter, computed in float64; NaN where one of them vanishes."""
+    return {name: _cosine(g, second[name]) for name, g in first.items()}
+
+
+@dataclass(frozen=True)
+class Transient:
+    """How the gradient of one parameter builds up over the nudged phase, by EP, and over the recorded sweeps, by ID."""
+
+    name: str
+    block: int  # 1-based; the readout counts with the last block
+    ep: Tensor  # (T + 1, weights shown)
+    id: Tensor  # likewise
+    deviation: Tensor  # (T + 1,) of the whole parameter: ‖EP(t) − ID(t)‖ / ‖ID(t)‖, or over ‖ID(T)‖ while ID(t) is zero
+    cosine: float  # of the whole parameter at T
+
+
+@torch.enable_grad()
+def transients(
+    model: FFEBM,
+    x: Tensor,
+    y: Tensor,
+    recorded: Relaxation = FixedPoint(20, order="output-last"),
+    *,
+    beta: float = 0.02,
+    shown: int | None = None,
+    seed: int = 0,
+) -> list[Transient]:
+    """EP's and ID's gradients of every parameter at every time step, chained through all blocks.
+
+    EP's nudged sweeps run in the order opposite to ID's recorded ones, which makes the two equal at every step for small β at
+    equilibrium. The model is left as it was.
+
+    Args:
+        recorded: ID's sweeps, whose number is T; EP nudges by `recorded.transposed`.
+        shown: keep the curves of this many randomly chosen weights of each parameter, instead of all.
+
+    Paper: section 4.2 [subsec:gdd], appendix A.5, Eq. [eq:gdd]
+    """
+    if recorded.tolerance is not None:
+        raise ValueError(f"Transients need a fixed number of sweeps, got tolerance={recorded.tolerance}: leave it at None.")
+    model = deepcopy(model)  # batch-norm must not move for a look
+    estimator = EquilibriumPropagation(recorded.transposed, beta=beta)
+    generator = torch.Generator().manual_seed(seed)
+    free, unrolled = visit(model, x), visit(model, x, recorded)
+    ep_delta: Tensor | None = None
+    id_delta: Tensor | None = None
+    found: list[Transient] = []
+    for index in reversed(range(len(free))):
+        curves: dict[str, _Curve] = {}
+        ep_steps = _ep_steps(model, index, free[index], y, estimator, ep_delta)
+        id_steps = _id_steps(model, index, unrolled[index], y, recorded, id_delta)
+        for ep, id_ in zip(ep_steps, id_steps, strict=True):
+            ep_delta, id_delta = ep.pop(_DELTA), id_.pop(_DELTA)
+            for name, g in ep.items():
+                if name not in curves:
+                    curves[name] = _Curve(g, shown, generator)
+                curves[name].add(g, id_[name])
+        found += [curve.transient(name, index + 1) for name, curve in curves.items()]
+    return found
+
+
+_DELTA = "error handed to the block before"
+Steps = Iterator[dict[str, Tensor]]  # gradients by parameter name, and the error, after 0, 1, ... T sweeps
+
+
+def _ep_steps(
+    model: FFEBM, index: int, place: Visit, y: Tensor, estimator: EquilibriumPropagation, delta: Tensor | None
+) -> Steps:
+    energy = place.block.energy
+    if delta is None:
+        module: nn.Module = LastBlock(energy, ReadoutCost(model.readout, model.criterion))
+        contrasts = elastic_contrasts(estimator, place, module, y)
+        names = {"energy": f"blocks.{index}.energy", "cost.readout": "readout"}
+    else:
+        module = energy
+        contrasts = stationary_contrasts(estimator, place, delta)
+        names = {"": f"blocks.{index}.energy"}
+    for contrast in contrasts:
+        x = place.x.detach().requires_grad_()
+        found = differentiate(contrast(x), x, module)
+        yield {_renamed(name, names): g for name, g in found.parameters.items()} | _through_stage(place, index, found.x)
+
+
+def _renamed(name: str, prefixes: Mapping[str, str]) -> str:
+    """The model's name for a parameter of one of its parts."""
+    for prefix, new in prefixes.items():
+        if name.startswith(prefix):
+            return f"{new}.{name[len(prefix) :].lstrip('.')}"
+    return name
+
+
+def _id_steps(model: FFEBM, index: int, place: Visit, y: Tensor, recorded: Relaxation, delta: Tensor | None) -> Steps:
+    """Backpropagation through the recorded sweeps, one at a time, from the last to the first."""
+    energy = place.block.energy
+    readout: dict[str, Tensor] = {}
+    if delta is None:
+        output = place.states[-1][-1].detach().requires_grad_()
+        loss = ReadoutCost(model.readout, model.criterion)(output, y).mean()
+        found = differentiate(loss, output, model.readout)
+        delta, readout = found.x, {f"readout.{name}": g for name, g in found.parameters.items()}
+    adjoint = (*map(torch.zeros_like, place.states[0][:-1]), delta)
+    x = place.x.detach().requires_grad_()
+    wanted = {f"blocks.{index}.energy.{name}": p for name, p in energy.named_parameters() if p.requires_grad}
+    total = [torch.zeros_like(t) for t in (x, *wanted.values())]
+    yield readout | dict(zip(wanted, total[1:], strict=True)) | _through_stage(place, index, total[0])
+    for before in reversed(place.states[:-1]):
+        state = tuple(s.detach().requires_grad_() for s in before)
+        swept = recorded.sweep(energy, state, x)
+        inputs = [*state, x, *wanted.values()]
+        found = torch.autograd.grad(swept, inputs, adjoint, allow_unused=True, materialize_grads=True)
+        adjoint = found[: len(state)]
+        total = [so_far + g for so_far, g in zip(total, found[len(state) :], strict=True)]
+        yield readout | dict(zip(wanted, total[1:], strict=True)) | _through_stage(place, index, total[0])
+
+
+def _through_stage(place: Visit, index: int, delta_x: Tensor) -> dict[str, Tensor]:
+    wanted = {f"stages.{index}.{name}": p for name, p in place.stage.named_parameters() if p.requires_grad}
+    delta, *found = torch.autograd.grad(place.x, [place.s, *wanted.values()], delta_x, retain_graph=True)
+    return dict(zip(wanted, found, strict=True)) | {_DELTA: delta}
+
+
+class _Curve:
+    """Collects the gradients of one parameter over time."""
+
+    def __init__(self, like: Tensor, shown: int | None, generator: torch.Generator) -> None:
+        kept = torch.randperm(like.numel(), generator=generator)[:shown].sort().values
+        self.kept = kept.to(like.device)
+        self.rows: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        self.cosine = 0.0
+
+    def add(self, ep: Tensor, id_: Tensor) -> None:
+        shown = ep.flatten()[self.kept].clone(), id_.flatten()[self.kept].clone()
+        self.rows.append((*shown, (ep - id_).norm(), id_.norm()))
+        self.cosine = _cosine(ep, id_)
+
+    def transient(self, name: str, block: int) -> Transient:
+        ep, id_, off, norm = (torch.stack(column) for column in zip(*self.rows, strict=True))
+        return Transient(name, block, ep, id_, off / torch.where(norm > 0, norm, norm[-1]), self.cosine)
+
+
+def _cosine(a: Tensor, b: Tensor) -> float:
+    a, b = a.flatten().double(), b.flatten().double()
+    return (a @ b / (a.norm() * b.norm())).item()

@@ -1,0 +1,24 @@
+"""Errors that a caller may want to catch by type."""
+
+from __future__ import annotations
+
+
+class DivergenceError(RuntimeError):
+    """A relaxation left the finite numbers, or ran away from its starting scale."""
+
+    def __init__(self, block: str, sweep: int, residual: float, advice: str) -> None:
+        super().__init__(f"The relaxation of {block} diverged: residual {residual:.3g} at sweep {sweep}. {advice}")
+        self.block = block
+        self.sweep = sweep
+        self.residual = residual
+        self.advice = advice
+
+    def __reduce__(self) -> tuple[type, tuple[str, int, float, str]]:
+        # The default would call __init__ with the message alone; worker processes pickle their errors.
+        return type(self), (self.block, self.sweep, self.residual, self.advice)
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Refuse a `value` that is not one of `choices`."""
+    if value not in choices:
+        raise ValueError(f"Unknown {name} {value!r}; choose one of {', '.join(map(repr, choices))}.")

@@ -1,0 +1,210 @@
+"""Equilibrium propagation: the gradient as the contrast of two nudged equilibria."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from ffebm.energy import Energy, State
+from ffebm.errors import check_choice
+from ffebm.gradient.estimator import (
+    Deltas,
+    Gradients,
+    ImplicitEstimator,
+    differentiate,
+    full_precision,
+    leaves,
+    refuse_second_derivatives,
+    sample_norms,
+    unzip,
+    with_parameters,
+)
+from ffebm.nudge import Cost, Elastic, Nudge, Stationary, per_sample
+from ffebm.relaxation import FixedPoint, Observer, Relaxation, Relaxed
+
+Variant = Literal["centered", "positive", "negative"]
+Scale = Literal["unit", "paper"]
+
+
+@dataclass(frozen=True)
+class EquilibriumPropagation(ImplicitEstimator):
+    r"""Nudge the equilibrium by $\pm\beta$ and compare the energy's derivatives where it settles.
+
+    $$g_\theta = \frac{1}{2\beta} \big( \nabla_\theta E(s_\beta, \theta, x) - \nabla_\theta E(s_{-\beta}, \theta, x) \big)$$
+
+    and likewise for $x$. Memory does not grow with the number of sweeps.
+
+    Args:
+        relax: the nudged phases, which start from the free equilibrium. Starting with the last layer, where the error
+            enters, wastes no half-sweep.
+        beta: the strength of the nudge. Small is accurate until rounding drowns the contrast.
+        variant: `"centered"` has an error of order β²; `"positive"` and `"negative"` contrast one nudged state with the
+            free one, at half the cost and with an error of order β.
+        scale: `"unit"` brings each sample's error signal to norm 1 before the nudge and undoes it after, so that results
+            do not change when a loss is scaled, summed instead of averaged, or accumulated. `"paper"` nudges by β times
+            the per-sample gradient of a loss that is averaged over the batch, as the paper does. The elastic nudge of a
+            last block acts on the per-sample loss itself, and needs neither.
+
+    Paper: Theorem [theorem:main-result], Eq. [def:c-ep-weight-update], Alg. [alg:explicit-bp-ep-chain],
+    Alg. [alg:block-grad-last-block]
+    """
+
+    relax: Relaxation = field(default_factory=lambda: FixedPoint(10, order="output-first"))
+    beta: float = field(default=0.2, kw_only=True)
+    variant: Variant = field(default="centered", kw_only=True)
+    scale: Scale = field(default="unit", kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.beta == 0:
+            raise ValueError(
+                f"`beta` must be non-zero, got {self.beta}: equilibrium propagation divides by it. "
+                "For an exact gradient use `RecurrentBackprop`."
+            )
+        if not (math.isfinite(self.beta) and self.beta > 0):
+            raise ValueError(f'`beta` must be positive, got {self.beta}. For the other sign use variant="negative".')
+        check_choice("variant", self.variant, get_args(Variant))
+        check_choice("scale", self.scale, get_args(Scale))
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        """The strengths of the two states that are contrasted, the larger first."""
+        return {"centered": (self.beta, -self.beta), "positive": (self.beta, 0.0), "negative": (0.0, -self.beta)}[self.variant]
+
+    def gradient(self, energy: Energy, x: Tensor, state: State, deltas: Deltas) -> Gradients:
+        sizes = self.sizes(deltas)
+        high, low = self.nudged(energy, x, state, self.stationary(deltas, sizes))
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            return differentiate(self.contrast(energy, x, high, low, sizes), x, energy)
+
+    def elastic_gradient(self, last: LastBlock, x: Tensor, y: Tensor, state: State, weights: Tensor) -> Gradients:
+        """The derivative of the weighted sum of per-sample losses, for block and readout together."""
+        high, low = self.nudged(last.energy, x, state, self.elastic(last.cost, y, like=x))
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            return differentiate(self.elastic_contrast(last, x, y, high, low, weights), x, last)
+
+    def losses(self, energy: Energy, x: Tensor, relax: Relaxation, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
+        last = LastBlock(energy, cost)
+        names, parameters = unzip(last.named_parameters())
+        losses, residual, sweeps, *state = _ElasticLosses.apply(self, last, relax, names, x, y, *parameters)  # pyright: ignore[reportGeneralTypeIssues]
+        return losses, Relaxed(tuple(state), residual, sweeps)
+
+    def sizes(self, deltas: Deltas) -> Tensor:
+        """What each sample's error signal is divided by before the nudge and multiplied by after it, shape (B,)."""
+        norms = sample_norms(deltas)
+        return norms if self.scale == "unit" else torch.full_like(norms, 1 / norms.numel())
+
+    def stationary(self, deltas: Deltas, sizes: Tensor) -> Nudge:
+        """The nudge by `deltas` brought to the set size."""
+        # A sample without error is not nudged. Nor is one whose error is infinite or NaN, as a loss scaler's overflow makes it:
+        # the multiplication by `sizes` after the nudge then gives NaN, which is what the scaler looks for.
+        usable = (sizes > 0) & sizes.isfinite()
+        scaled = [
+            d if d is None else torch.where(per_sample(usable, d), d / per_sample(sizes, d), torch.zeros_like(d))
+            for d in deltas
+        ]
+        return Stationary(self._strengths(sizes), tuple(d if d is None else self._stack(d) for d in scaled))
+
+    def elastic(self, cost: Cost, y: Tensor, like: Tensor) -> Nudge:
+        """The nudge by the gradient of `cost`, taken anew at every sweep."""
+        return Elastic(self._strengths(like), cost, self._stack(y))
+
+    @torch.no_grad()
+    def nudged(
+        self,
+        energy: Energy,
+        x: Tensor,
+        state: State,
+        nudge: Nudge,
+        observer: Callable[[int, State, State], None] | None = None,
+    ) -> tuple[State, State]:
+        """The two states to contrast, `betas[0]` first; both phases of the centered variant run as one batch."""
+        if x.dtype in (torch.float16, torch.bfloat16):
+            raise TypeError(
+                f"Equilibrium propagation needs at least float32 inside {energy.label}, got {x.dtype}: it contrasts two "
+                "nearly equal states. Keep the parameters in float32 and put the model under `torch.autocast`."
+            )
+
+        def pair(stacked: State) -> tuple[State, State]:
+            if self.variant == "centered":
+                halves = [s.chunk(2) for s in stacked]
+                return tuple(high for high, _ in halves), tuple(low for _, low in halves)
+            return (stacked, state) if self.variant == "positive" else (state, stacked)
+
+        watch: Observer | None = None if observer is None else lambda sweeps, stacked: observer(sweeps, *pair(stacked))
+        start = tuple(self._stack(s) for s in state)
+        return pair(self.relax(energy, self._stack(x), start=start, nudge=nudge, observer=watch).state)
+
+    def contrast(self, energy: Energy, x: Tensor, high: State, low: State, weights: Tensor) -> Tensor:
+        r"""The scalar $\sum_b w_b (E_b(high) - E_b(low)) / (\beta_{high} - \beta_{low})$ whose derivative is the gradient."""
+        return (self._per_beta(weights) * energy.contrast(high, low, x)).sum()
+
+    def elastic_contrast(self, last: LastBlock, x: Tensor, y: Tensor, high: State, low: State, weights: Tensor) -> Tensor:
+        r"""The same for the augmented energy $E + \beta \ell$, from which the readout's gradient follows as well.
+
+        With the centered variant that is the mean of $\nabla_\omega \ell$ over the two nudged states.
+        """
+        beta_high, beta_low = self.betas
+        costs = beta_high * last.cost(high[-1], y) - beta_low * last.cost(low[-1], y)
+        return (self._per_beta(weights) * (last.energy.contrast(high, low, x) + costs)).sum()
+
+    def _per_beta(self, weights: Tensor) -> Tensor:
+        return weights / (self.betas[0] - self.betas[1])
+
+    def _strengths(self, like: Tensor) -> Tensor:
+        """β of every sample of the stacked batch."""
+        return like.new_tensor([beta for beta in self.betas if beta]).repeat_interleave(like.shape[0])
+
+    def _stack(self, tensor: Tensor) -> Tensor:
+        return torch.cat([tensor, tensor]) if self.variant == "centered" else tensor
+
+
+class LastBlock(nn.Module):
+    """An energy and the cost that its output is read by: what an elastic nudge differentiates as one."""
+
+    def __init__(self, energy: Energy, cost: Cost) -> None:
+        super().__init__()
+        self.energy = energy
+        self.cost = cost
+
+
+class _ElasticLosses(torch.autograd.Function):
+    """Per-sample losses at equilibrium whose backward pass nudges with the loss itself."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        estimator: EquilibriumPropagation,
+        last: LastBlock,
+        relax: Relaxation,
+        names: tuple[str, ...],
+        x: Tensor,
+        y: Tensor,
+        *parameters: Tensor,
+    ) -> tuple[Tensor, ...]:
+        state, residual, sweeps = relax(last.energy, x.detach())
+        losses = last.cost(state[-1], y)
+        ctx.estimator, ctx.last, ctx.names, ctx.layers = estimator, last, names, len(state)
+        ctx.save_for_backward(x, y, *state, *parameters)
+        ctx.mark_non_differentiable(residual, sweeps, *state)
+        return (losses, residual, sweeps, *state)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivatives()
+        weights, estimator = grads[0], ctx.estimator
+        x, y, *rest = ctx.saved_tensors
+        state, parameters = tuple(s.detach() for s in rest[: ctx.layers]), rest[ctx.layers :]
+        with full_precision(x):
+            gradients = with_parameters(
+                ctx.last,
+                leaves(ctx.names, parameters, ctx.needs_input_grad[6:]),
+                lambda last: estimator.elastic_gradient(last, x.detach(), y.detach(), state, weights),
+            )
+        return (None, None, None, None, gradients.x, None, *(gradients.parameters.get(name) for name in ctx.names))

@@ -1,0 +1,52 @@
+"""Recurrent backprop: the implicit function theorem, solved by iteration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ffebm.energy import Energy, State
+from ffebm.gradient.estimator import Deltas, Gradients, ImplicitEstimator, differentiate, sample_norms
+from ffebm.nudge import per_sample
+from ffebm.relaxation import FixedPoint, Relaxation, iterate
+
+
+@dataclass(frozen=True)
+class RecurrentBackprop(ImplicitEstimator):
+    r"""Solve for the adjoint $\lambda = \delta + J^\top \lambda$, with $J$ the Jacobian of one sweep at equilibrium.
+
+    The gradient is $(\partial_\theta\, \mathrm{sweep})^\top \lambda$. One recorded sweep serves every iteration, so memory
+    does not grow with their number; after $t$ of them the result is that of `Unrolled` with $t$ recorded sweeps.
+
+    Args:
+        relax: the sweep to differentiate, the number of adjoint iterations, and a tolerance relative to each sample's error.
+
+    Paper: Lemma [lma:lagrangian], whose multipliers these are
+    """
+
+    relax: Relaxation = field(default_factory=lambda: FixedPoint(20, order="output-last"))
+
+    def gradient(self, energy: Energy, x: Tensor, state: State, deltas: Deltas) -> Gradients:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            state = tuple(s.detach().requires_grad_() for s in state)
+            swept = self.relax.sweep(energy, state, x)
+        size = sample_norms(deltas)
+        # The adjoint is linear in the error; unit errors make the tolerance relative. Samples without error stay at zero.
+        inverse = torch.where(size > 0, 1 / size, 0.0)
+        unit = tuple(
+            torch.zeros_like(s) if d is None else d * per_sample(inverse, d) for s, d in zip(state, deltas, strict=True)
+        )
+
+        def step(adjoint: State) -> State:
+            pulled = torch.autograd.grad(swept, state, adjoint, retain_graph=True, allow_unused=True, materialize_grads=True)
+            return tuple(d + p for d, p in zip(unit, pulled, strict=True))
+
+        adjoint = unit
+        if self.relax.steps > 1:  # the last of the iterations is the pull back to the parameters
+            adjoint = iterate(step, unit, self.relax.steps - 1, self.relax.tolerance).state
+        with torch.enable_grad():
+            pulls = [(per_sample(size, a) * a * s).sum() for a, s in zip(adjoint, swept, strict=True)]
+            return differentiate(torch.stack(pulls).sum(), x, energy)

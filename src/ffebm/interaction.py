@@ -1,0 +1,195 @@
+r"""One edge $\theta_\ell$ of an energy: the current it sends up, its transpose, and its energy."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ffebm.pooling import Pool
+
+Shape = tuple[int, ...]
+Ends = tuple[Tensor, Tensor]  # the states at the two ends of an edge, (pre, post)
+
+
+class Interaction(nn.Module, ABC):
+    r"""A bidirectional edge between layer $s_\ell$ (`pre`) and layer $s_{\ell+1}$ (`post`).
+
+    $$U(s_\ell, s_{\ell+1}) = -\, s_{\ell+1} \cdot \mathrm{up}(s_\ell)$$
+
+    A subclass needs `up` and `out_shape`; `down`, its transpose, falls back on autograd.
+
+    Paper: appendix A.4, Deep Hopfield Networks, without the superfluous ½ of the per-layer sums
+    """
+
+    @abstractmethod
+    def up(self, pre: Tensor) -> Tensor:
+        """The bottom-up current into `post`."""
+
+    @abstractmethod
+    def out_shape(self, shape: Shape) -> Shape:
+        """The shape of `post` for a `pre` of this shape, both without the batch; raises where they do not fit."""
+
+    def down(self, pre: Tensor, post: Tensor) -> Tensor:
+        r"""The top-down current into `pre`, $\partial_{pre} (post \cdot \mathrm{up}(pre))$."""
+        (current,) = torch.func.vjp(self.up, pre)[1](post)
+        return current
+
+    def forward(self, pre: Tensor, post: Tensor) -> Tensor:
+        """The energy of the edge for every sample, shape (B,)."""
+        return -dot(post, self.up(pre))
+
+    def contrast(self, high: Ends, low: Ends) -> Tensor:
+        """A value per sample, shape (B,), with the parameters' derivative of `forward(*high) - forward(*low)`.
+
+        Subclasses override it to subtract states before they are multiplied: the two ends are nearly equal, and in float32
+        the difference of their products is a hundred times less accurate than the products of their differences.
+        """
+        return self(*high) - self(*low)
+
+    def macs(self, shape: Shape) -> int | None:
+        """Multiply-accumulates of one `up` for one sample, or None where they are not known."""
+        return None
+
+
+class Dense(Interaction):
+    """A fully connected edge; a `pre` with several dimensions is flattened."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        super().__init__()
+        check_positive("in_features", in_features)
+        check_positive("out_features", out_features)
+        linear = nn.Linear(in_features, out_features, bias)
+        self.weight, self.bias = linear.weight, linear.bias
+
+    def up(self, pre: Tensor) -> Tensor:
+        return F.linear(pre.flatten(1), self.weight, self.bias)
+
+    def down(self, pre: Tensor, post: Tensor) -> Tensor:
+        return (post @ self.weight).view_as(pre)
+
+    def contrast(self, high: Ends, low: Ends) -> Tensor:
+        pre, post = _mean_and_difference(high[0], low[0]), _mean_and_difference(high[1], low[1])
+        return -dot(post.difference, self.up(pre.mean)) - dot(post.mean, F.linear(pre.difference.flatten(1), self.weight))
+
+    def out_shape(self, shape: Shape) -> Shape:
+        out_features, in_features = self.weight.shape
+        if math.prod(shape) != in_features:
+            raise ValueError(
+                f"{self} expects {in_features} inputs, got {math.prod(shape)} from a layer of shape {shape}: "
+                f"use Dense({math.prod(shape)}, {out_features}) there."
+            )
+        return (out_features,)
+
+    def macs(self, shape: Shape) -> int:
+        return self.weight.numel()
+
+    def extra_repr(self) -> str:
+        out_features, in_features = self.weight.shape
+        return f"{in_features}, {out_features}, bias={self.bias is not None}"
+
+
+class Convolution(Interaction):
+    r"""A convolutional edge, $U = -\, s_{\ell+1} \bullet \mathcal P(\theta_\ell \star s_\ell)$, with or without pooling."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel: int = 3,
+        *,
+        stride: int = 1,
+        padding: int = 0,
+        pool: Pool | None = None,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        sizes = {"in_channels": in_channels, "out_channels": out_channels, "kernel": kernel, "stride": stride}
+        for name, size in sizes.items():
+            check_positive(name, size)
+        if padding < 0:
+            raise ValueError(f"`padding` must not be negative, got {padding}.")
+        convolution = nn.Conv2d(in_channels, out_channels, kernel, bias=bias)
+        self.weight, self.bias = convolution.weight, convolution.bias
+        self.stride = stride
+        self.padding = padding
+        self.pool = pool
+
+    def up(self, pre: Tensor) -> Tensor:
+        u = self._convolve(pre)
+        return u if self.pool is None else self.pool(u)
+
+    def down(self, pre: Tensor, post: Tensor) -> Tensor:
+        post = self._unpool(pre, post)
+        kernel = self.weight.shape[-1]
+        # A strided convolution drops the last rows that do not fill a window; the transpose gives them back, as zeros.
+        lost = [(size + 2 * self.padding - kernel) % self.stride for size in pre.shape[2:]]
+        return F.conv_transpose2d(post, self.weight, None, self.stride, self.padding, lost)
+
+    def contrast(self, high: Ends, low: Ends) -> Tensor:
+        with torch.no_grad():  # the edge is bilinear in `pre` and in `post` as it arrives behind the pooling
+            unpooled = _mean_and_difference(self._unpool(*high), self._unpool(*low))
+            pre = _mean_and_difference(high[0], low[0])
+        change = F.conv2d(pre.difference, self.weight, None, self.stride, self.padding)
+        return -dot(unpooled.difference, self._convolve(pre.mean)) - dot(unpooled.mean, change)
+
+    def out_shape(self, shape: Shape) -> Shape:
+        out_channels, in_channels = self.weight.shape[:2]
+        if len(shape) != 3 or shape[0] != in_channels:
+            raise ValueError(
+                f"{self} expects a layer of shape ({in_channels}, height, width), got {shape}: "
+                "set `in_channels` to the channels of the layer below."
+            )
+        convolved = self._convolved(shape)
+        sizes = convolved if self.pool is None else [self.pool.out_size(size) for size in convolved]
+        if min(*convolved, *sizes) < 1:
+            raise ValueError(
+                f"{self} leaves nothing of a layer of shape {shape}: "
+                "kernel, stride and pooling window together are larger than the image. Drop a pooling, or pad."
+            )
+        return (out_channels, *sizes)
+
+    def macs(self, shape: Shape) -> int:
+        return self.weight.numel() * math.prod(self._convolved(shape))
+
+    def _convolve(self, pre: Tensor) -> Tensor:
+        return F.conv2d(pre, self.weight, self.bias, self.stride, self.padding)
+
+    def _unpool(self, pre: Tensor, post: Tensor) -> Tensor:
+        """The current that `post` sends back through the pooling, onto the convolved image."""
+        return post if self.pool is None else self.pool.transpose(self._convolve(pre), post)
+
+    def _convolved(self, shape: Shape) -> list[int]:
+        kernel = self.weight.shape[-1]
+        return [(size + 2 * self.padding - kernel) // self.stride + 1 for size in shape[1:]]
+
+    def extra_repr(self) -> str:
+        out_channels, in_channels, kernel, _ = self.weight.shape
+        return (
+            f"{in_channels}, {out_channels}, kernel={kernel}, stride={self.stride}, padding={self.padding}, "
+            f"bias={self.bias is not None}"
+        )
+
+
+class _Pair(NamedTuple):
+    mean: Tensor
+    difference: Tensor
+
+
+def _mean_and_difference(high: Tensor, low: Tensor) -> _Pair:
+    # a⁺b⁺ − a⁻b⁻ = (a⁺ − a⁻)·½(b⁺ + b⁻) + ½(a⁺ + a⁻)·(b⁺ − b⁻), exactly
+    return _Pair((high + low) / 2, high - low)
+
+
+def dot(a: Tensor, b: Tensor) -> Tensor:
+    """The scalar product of every sample, shape (B,)."""
+    return (a * b).flatten(1).sum(1)
+
+
+def check_positive(name: str, size: int) -> None:
+    if size < 1:
+        raise ValueError(f"`{name}` must be at least 1, got {size}.")

@@ -1,0 +1,140 @@
+"""The feedforward-tied energy-based model: digital stages and analog blocks in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, cast, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from ffebm.block import EnergyBlock
+from ffebm.errors import check_choice
+from ffebm.summary import Summary, summarise
+
+Criterion = Callable[[Tensor, Tensor], Tensor]  # (logits, y) -> one loss per sample
+LastNudge = Literal["elastic", "stationary"]
+
+
+class Output(NamedTuple):
+    """What a model returns."""
+
+    logits: Tensor
+    losses: Tensor | None = None  # (B,), when a target was given
+
+
+class FFEBM(nn.Module):
+    r"""A feedforward-tied energy-based model.
+
+    $$s^0 = x, \qquad x^k = F^k(s^{k-1}), \qquad s^k = \arg\min_s E^k(s, \theta^k, x^k), \qquad o = F^N(s^{N-1})$$
+
+    `model(x)` gives logits, differentiable like those of any module. `model(x, y)` also gives the loss of every sample; reduce
+    those as you like and call `backward`. Its logits are then for metrics only, and carry no gradient.
+
+    Args:
+        stages: the digital parts $F^1 \ldots F^{N-1}$, any modules. Each runs once per step, so batch-norm is welcome.
+        blocks: the analog parts, one behind each stage.
+        readout: $F^N$.
+        criterion: a loss per sample from logits and targets; cross-entropy by default.
+        nudge: `"elastic"` nudges the last block by the gradient of its loss at the current state, as the paper does. It runs
+            the readout at every sweep, which must therefore treat samples on their own. `"stationary"` takes that gradient
+            once, at equilibrium, like in all other blocks.
+
+    Paper: Def. [def:ff-EBM-formal], Eq. [def:deeply-nested-model], Alg. [alg:detailed-inference-ff-ebm]
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[nn.Module],
+        blocks: Sequence[EnergyBlock],
+        readout: nn.Module,
+        criterion: Criterion | None = None,
+        *,
+        nudge: LastNudge = "elastic",
+        input_shape: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__()
+        if len(stages) != len(blocks) or not blocks:
+            raise ValueError(
+                f"A model needs as many stages as blocks, and at least one; got {len(stages)} stages and {len(blocks)} blocks. "
+                "Put `nn.Identity()` where a block follows another directly."
+            )
+        check_choice("nudge", nudge, get_args(LastNudge))
+        self.stages = nn.ModuleList(stages)
+        self.blocks = nn.ModuleList(blocks)
+        self.readout = readout
+        self.criterion = nn.CrossEntropyLoss(reduction="none") if criterion is None else criterion
+        self.nudge = nudge
+        self.input_shape = None if input_shape is None else tuple(input_shape)
+        if nudge == "elastic":
+            _check_samples_stay_apart(readout)
+        for number, block in enumerate(blocks, 1):
+            block.energy.name = block.energy.name or f"block {number} of {len(blocks)}"
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Output:
+        *earlier, (last_stage, last_block) = self.chain
+        for stage, block in earlier:
+            x = block(stage(x))
+        x = last_stage(x)
+        if y is not None and len(y) != len(x):
+            raise ValueError(f"Each sample needs one target: got {len(x)} samples and {len(y)} targets.")
+        if y is not None and self.nudge == "elastic":
+            losses, relaxed = last_block.losses(x, ReadoutCost(self.readout, self.criterion), y)
+            with torch.no_grad():
+                return Output(self.readout(relaxed.state[-1].detach()), losses)
+        logits = self.readout(last_block(x))
+        if y is None:
+            return Output(logits)
+        return Output(logits.detach(), per_sample_losses(self.criterion, logits, y))
+
+    @property
+    def chain(self) -> list[tuple[nn.Module, EnergyBlock]]:
+        """Every stage with the block behind it, from the input on."""
+        return list(zip(self.stages, cast(list[EnergyBlock], list(self.blocks)), strict=True))
+
+    def summary(self, input_shape: Sequence[int] | None = None) -> Summary:
+        """Blocks, shapes, parameters, and the multiply-accumulates of the analog and the digital parts; print it.
+
+        Args:
+            input_shape: of one sample; not needed for a model made by `build`.
+        """
+        shape = self.input_shape if input_shape is None else tuple(input_shape)
+        if shape is None:
+            raise ValueError("This model does not know the shape of its input: give `input_shape`, for example (3, 32, 32).")
+        return summarise(self.chain, self.readout, shape)
+
+    def extra_repr(self) -> str:
+        return f"nudge={self.nudge!r}"
+
+
+class ReadoutCost(nn.Module):
+    r"""The cost $\ell(F^N(s), y)$ of a block's output, one per sample."""
+
+    def __init__(self, readout: nn.Module, criterion: Criterion) -> None:
+        super().__init__()
+        self.readout = readout
+        self.criterion = criterion
+
+    def forward(self, output: Tensor, y: Tensor) -> Tensor:
+        return per_sample_losses(self.criterion, self.readout(output), y)
+
+
+def per_sample_losses(criterion: Criterion, logits: Tensor, y: Tensor) -> Tensor:
+    losses = criterion(logits, y)
+    if losses.shape != logits.shape[:1]:
+        raise ValueError(
+            f"The criterion must return one loss per sample, shape ({logits.shape[0]},), got {tuple(losses.shape)}: "
+            'nudges act sample by sample. Give it reduction="none", and sum over anything but the batch.'
+        )
+    return losses
+
+
+def _check_samples_stay_apart(readout: nn.Module) -> None:
+    for name, module in readout.named_modules():
+        if isinstance(module, _BatchNorm | _DropoutNd):
+            raise ValueError(
+                f"The readout holds {type(module).__name__} ({name or 'itself'}), and an elastic nudge runs it at every sweep. "
+                'Move it into the last stage, or use nudge="stationary".'
+            )

@@ -1,0 +1,70 @@
+r"""Nudges: the small force $\beta\, \partial_s C$ that tilts an energy towards (or away from) a lower cost."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ffebm.energy import State
+
+
+class Cost(Protocol):
+    """The loss of every sample as a function of a block's output and the target, shape (B,)."""
+
+    def __call__(self, output: Tensor, y: Tensor) -> Tensor: ...
+
+
+class Nudge(ABC):
+    """A force on the layers of a block, sample by sample."""
+
+    @abstractmethod
+    def force(self, state: State, layer: int) -> Tensor | None:
+        """What a sweep subtracts from the drive of this layer (0-based); None for a layer that is left alone."""
+
+
+@dataclass(frozen=True)
+class Stationary(Nudge):
+    r"""A constant force: the energy gains $\beta\, s \cdot \delta$.
+
+    Args:
+        beta: the strength for every sample, shape (B,).
+        deltas: the error signal at every layer, or None where there is none.
+
+    Paper: Theorem [theorem:main-result], Alg. [alg:asynchronous]
+    """
+
+    beta: Tensor
+    deltas: tuple[Tensor | None, ...]
+
+    def force(self, state: State, layer: int) -> Tensor | None:
+        delta = self.deltas[layer]
+        return None if delta is None else per_sample(self.beta, delta) * delta
+
+
+@dataclass(frozen=True)
+class Elastic(Nudge):
+    r"""A force that follows the state: the energy gains $\beta\, \ell(s_L, y)$, and its gradient is taken anew at every sweep.
+
+    Paper: Eq. [eq:augmented-E-last-block], Alg. [alg:asynchronous-last-block]
+    """
+
+    beta: Tensor
+    cost: Cost
+    y: Tensor
+
+    def force(self, state: State, layer: int) -> Tensor | None:
+        if layer != len(state) - 1:
+            return None
+        with torch.enable_grad():
+            output = state[-1].detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(self.cost(output, self.y).sum(), output)
+        return per_sample(self.beta, gradient) * gradient
+
+
+def per_sample(weights: Tensor, like: Tensor) -> Tensor:
+    """`weights` of shape (B,), viewed so that they scale the samples of `like`."""
+    return weights.view(-1, *[1] * (like.dim() - 1))

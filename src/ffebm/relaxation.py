@@ -1,0 +1,216 @@
+"""Relaxations: how a block finds the minimum of its energy."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple, NoReturn, get_args
+
+import torch
+from torch import Tensor
+
+from ffebm.energy import Energy, State
+from ffebm.errors import DivergenceError, check_choice
+from ffebm.nudge import Nudge, per_sample
+
+Observer = Callable[[int, State], None]  # called with the number of sweeps done, from 0, and the state
+Order = Literal["odd-even", "even-odd", "output-first", "output-last", "synchronous"]
+
+RUNAWAY = 1e3  # a unit that moves by this many times the scale of the first sweep, in the last one, will not come back
+
+
+class Relaxed(NamedTuple):
+    """Where a relaxation ended."""
+
+    state: State
+    residual: Tensor  # (B,) the largest change of any unit in the last sweep of that sample
+    sweeps: Tensor  # (B,) how many sweeps that sample took
+
+
+@dataclass(frozen=True)
+class Relaxation(ABC):
+    """A map from state to state, one sweep, repeated a fixed number of times or until it changes nothing.
+
+    Args:
+        steps: the number of sweeps, or their maximum when there is a tolerance.
+        tolerance: a sample is left as it is once no unit of it moves by more than this in a sweep. Each sample stops
+            on its own, so the result never depends on which others share its batch.
+    """
+
+    steps: int = 20
+    tolerance: float | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
+            raise ValueError(f"`steps` must be a whole number of at least 1, got {self.steps!r}: each is one sweep.")
+        if self.tolerance is not None and not (math.isfinite(self.tolerance) and self.tolerance > 0):
+            raise ValueError(f"`tolerance` must be positive, got {self.tolerance}; use None for a fixed number of sweeps.")
+
+    @abstractmethod
+    def sweep(self, energy: Energy, state: State, x: Tensor, nudge: Nudge | None = None) -> State:
+        """One sweep over all layers. Differentiable where gradients are tracked; never changes `state` in place."""
+
+    @property
+    @abstractmethod
+    def transposed(self) -> Relaxation:
+        """The relaxation whose sweep backpropagation through this one performs."""
+
+    def __call__(
+        self,
+        energy: Energy,
+        x: Tensor,
+        *,
+        start: State | None = None,
+        nudge: Nudge | None = None,
+        observer: Observer | None = None,
+    ) -> Relaxed:
+        """Relax from `start` (default: the energy's own), tilted by `nudge`; `observer` sees every state on the way."""
+        check_input(energy, x)
+        start = energy.init_state(x) if start is None else start
+        relaxed = iterate(lambda state: self.sweep(energy, state, x, nudge), start, self.steps, self.tolerance, observer)
+        if not bool((relaxed.residual <= RUNAWAY).all()):  # also catches NaN; the only wait for the device
+            self._explain(energy, x, start, nudge)
+        return relaxed
+
+    @torch.no_grad()
+    def _explain(self, energy: Energy, x: Tensor, start: State, nudge: Nudge | None) -> None:
+        """Replay a suspicious relaxation, sweep by sweep, and raise unless large numbers are simply its scale."""
+        for name, tensor in (("input", x), *energy.named_parameters()):
+            if not bool(tensor.isfinite().all()):
+                self._refuse(energy, name, tensor)
+        state, scale, residual = start, 0.0, 0.0
+        for sweep in range(1, self.steps + 1):
+            previous, state = state, self.sweep(energy, state, x, nudge)
+            residual = change(state, previous).max().item()
+            if not math.isfinite(residual):
+                raise DivergenceError(energy.label, sweep, residual, _ADVICE)
+            if sweep == 1:
+                scale = max(s.abs().max().item() for s in state)
+        if residual > RUNAWAY * (1 + scale):
+            raise DivergenceError(energy.label, self.steps, residual, _ADVICE)
+
+    @staticmethod
+    def _refuse(energy: Energy, name: str, tensor: Tensor) -> NoReturn:
+        bad = int((~tensor.isfinite()).sum())
+        raise ValueError(
+            f"The {name} of {energy.label} has {bad} non-finite values among {tensor.numel()}: nothing can relax from that. "
+            "Look for NaN in the data, or for a learning rate that blew up the layer before."
+        )
+
+
+_ADVICE = (
+    "The weights inside the block are too large for its activations: lower their initial scale or the learning rate, "
+    "clamp the output layer, or use a smaller slope."
+)
+
+
+@dataclass(frozen=True)
+class FixedPoint(Relaxation):
+    r"""Sweeps of the fixed-point iteration $s_\ell \leftarrow \sigma_\ell(\partial_\ell \Phi - \beta\, \partial_\ell C)$.
+
+    Args:
+        order: which layers move together. `"odd-even"` and `"even-odd"` update half of the layers, then the other half from the
+            new values: twice as fast as `"synchronous"`, which moves all layers at once, and without pooling they never raise
+            the energy. `"output-first"` and `"output-last"` are whichever of the two starts or ends with the last layer.
+
+    Paper: Eq. [eq:fixed-point-iteration], Alg. [alg:asynchronous], Alg. [alg:asynchronous-last-block]
+    """
+
+    order: Order = field(default="odd-even", kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("order", self.order, get_args(Order))
+
+    def sweep(self, energy: Energy, state: State, x: Tensor, nudge: Nudge | None = None) -> State:
+        for group in self._groups(len(state)):
+            state = self._update(energy, state, x, nudge, group)
+        return state
+
+    @property
+    def transposed(self) -> FixedPoint:
+        """The same half-sweeps in reverse order.
+
+        Nudged sweeps in the order opposite to the tracked ones give EP(t) = ID(t) at every t.
+        """
+        return replace(self, order=_REVERSED[self.order])
+
+    def _groups(self, layers: int) -> tuple[range, ...]:
+        """The layers (0-based) that move together, in turn."""
+        if self.order == "synchronous":
+            return (range(layers),)
+        odd, even = range(0, layers, 2), range(1, layers, 2)  # the paper counts layers from 1
+        output_is_odd = layers % 2 == 1
+        odd_first = {
+            "odd-even": True,
+            "even-odd": False,
+            "output-first": output_is_odd,
+            "output-last": not output_is_odd,
+        }[self.order]
+        groups = (odd, even) if odd_first else (even, odd)
+        return tuple(group for group in groups if group)
+
+    @staticmethod
+    def _update(energy: Energy, state: State, x: Tensor, nudge: Nudge | None, group: range) -> State:
+        moved = list(state)
+        for layer in group:
+            current = energy.drive(state, x, layer)
+            force = None if nudge is None else nudge.force(state, layer)
+            moved[layer] = energy.activations[layer].sigma(current if force is None else current - force)
+        return tuple(moved)
+
+
+_REVERSED: dict[Order, Order] = {
+    "odd-even": "even-odd",
+    "even-odd": "odd-even",
+    "output-first": "output-last",
+    "output-last": "output-first",
+    "synchronous": "synchronous",
+}
+
+
+def iterate(
+    step: Callable[[State], State], state: State, steps: int, tolerance: float | None, observer: Observer | None = None
+) -> Relaxed:
+    """Apply `step` up to `steps` times, each sample until it settles; the one loop of the library."""
+    batch = state[0].shape[0]
+    previous = state
+    settled = torch.zeros(batch, dtype=torch.bool, device=state[0].device)
+    residual = state[0].new_full((batch,), math.inf)
+    sweeps = torch.zeros_like(settled, dtype=torch.long)
+    if observer is not None:
+        observer(0, state)
+    for done in range(1, steps + 1):
+        previous, state = state, step(state)
+        if tolerance is not None:
+            state = tuple(torch.where(per_sample(settled, new), old, new) for old, new in zip(previous, state, strict=True))
+            residual = torch.where(settled, residual, change(state, previous))
+            sweeps = sweeps + ~settled
+            settled = residual <= tolerance
+        if observer is not None:
+            observer(done, state)
+        if tolerance is not None and bool(settled.all()):
+            break
+    if tolerance is None:
+        return Relaxed(state, change(state, previous), torch.full_like(sweeps, steps))
+    return Relaxed(state, residual, sweeps)
+
+
+@torch.no_grad()
+def change(state: State, previous: State) -> Tensor:
+    """The largest change of any unit, for every sample, shape (B,)."""
+    layers = [(new - old).abs().flatten(1).amax(1) for new, old in zip(state, previous, strict=True)]
+    return torch.stack(layers).amax(0)
+
+
+def check_input(energy: Energy, x: Tensor) -> None:
+    """Refuse an input that has no batch of samples."""
+    if x.dim() < 2 or x.numel() == 0:
+        raise ValueError(
+            f"The input of {energy.label} must have shape (batch, ...) with at least one sample and one unit, "
+            f"got {tuple(x.shape)}. Add a batch dimension to a single sample, and skip empty batches."
+        )
+    if not x.is_floating_point():
+        raise TypeError(f"The input of {energy.label} must be floating point, got {x.dtype}: convert it by `x.float()`.")

@@ -1,0 +1,131 @@
+"""What a model is made of, as a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ffebm.block import EnergyBlock
+from ffebm.feedforward import Feedforward
+
+
+@dataclass(frozen=True)
+class Row:
+    """One digital stage or analog block."""
+
+    part: str
+    kind: str
+    shapes: tuple[tuple[int, ...], ...]  # of its layers, without the batch
+    parameters: int
+    macs: int | None  # per sample: of a stage, or of one sweep of a block; None where they are not known
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A table of a model's parts; `print` it."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def parameters(self) -> int:
+        return sum(row.parameters for row in self.rows)
+
+    @property
+    def digital_macs(self) -> int | None:
+        """Multiply-accumulates of all stages and the readout, for one sample."""
+        return _total(row.macs for row in self.rows if row.kind == "digital")
+
+    @property
+    def analog_macs(self) -> int | None:
+        """Multiply-accumulates of one sweep of every block, for one sample."""
+        return _total(row.macs for row in self.rows if row.kind == "analog")
+
+    def __str__(self) -> str:
+        header = ("part", "kind", "layers", "parameters", "MACs per sample")
+        body = [
+            (row.part, row.kind, "  ".join(map(_shape, row.shapes)), f"{row.parameters:,}", _macs(row.macs, row.kind))
+            for row in self.rows
+        ]
+        widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in (header, *body)
+        ]
+        lines.insert(1, "-" * max(map(len, lines)))
+        digital, analog = _macs(self.digital_macs), _macs(self.analog_macs, "analog")
+        return "\n".join([*lines, "", f"{self.parameters:,} parameters; MACs: digital {digital}, analog {analog}"])
+
+
+@torch.no_grad()
+def summarise(chain: Sequence[tuple[nn.Module, EnergyBlock]], readout: nn.Module, input_shape: tuple[int, ...]) -> Summary:
+    """Push one empty sample through the stages, in evaluation mode, without relaxing anything."""
+    reference = next(readout.parameters(), torch.empty(0))
+    x = torch.zeros(1, *input_shape, dtype=reference.dtype, device=reference.device)
+    rows: list[Row] = []
+    for number, (stage, block) in enumerate(chain, 1):
+        x, row = _digital(f"stage {number}", stage, x)
+        state = block.energy.init_state(x)
+        shapes = tuple(tuple(s.shape[1:]) for s in state)
+        macs = block.energy.sweep_macs(tuple(x.shape[1:]))
+        rows += [row, Row(f"block {number}", "analog", shapes, _parameters(block), macs)]
+        x = state[-1]
+    _, row = _digital("readout", readout, x)
+    return Summary((*rows, row))
+
+
+def _digital(part: str, module: nn.Module, x: Tensor) -> tuple[Tensor, Row]:
+    """Run a stage and count the multiply-accumulates of its convolutions and linear layers."""
+    counts: list[int | None] = []
+
+    def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if isinstance(layer, Feedforward):
+            counts.append(layer.macs(tuple(inputs[0].shape[1:])))
+        elif isinstance(layer, nn.Conv2d):
+            counts.append(layer.weight[0].numel() * math.prod(output.shape[1:]))
+        elif isinstance(layer, nn.Linear):
+            counts.append(layer.weight.numel() * math.prod(output.shape[1:-1]))
+
+    with _evaluation(module):
+        hooks = [layer.register_forward_hook(count) for layer in module.modules()]
+        try:
+            output = module(x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+    return output, Row(part, "digital", (tuple(output.shape[1:]),), _parameters(module), _total(counts))
+
+
+@contextmanager
+def _evaluation(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while; every part then goes back to its own."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+def _parameters(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def _total(counts: Iterable[int | None]) -> int | None:
+    """The sum, or None if a part of it is not known."""
+    known = list(counts)
+    return None if None in known else sum(count for count in known if count is not None)
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape))
+
+
+def _macs(count: int | None, kind: str = "digital") -> str:
+    if count is None:
+        return "unknown"
+    return f"{count:,} per sweep" if kind == "analog" else f"{count:,}"
