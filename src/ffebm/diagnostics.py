@@ -53,8 +53,10 @@ def trace(energy: Energy, relax: Relaxation, x: Tensor, *, start: State | None =
 def gradients(model: FFEBM, x: Tensor, y: Tensor) -> dict[str, Tensor]:
     """The gradient of the mean loss for every parameter that requires one, by name; `.grad` is left alone."""
     wanted = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    losses = model(x, y).losses
-    return dict(zip(wanted, torch.autograd.grad(losses.mean(), list(wanted.values())), strict=True))
+    loss = model(x, y).losses.mean()
+    # A few recorded sweeps may not carry the error down to every parameter: zeros then, not an error.
+    found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True, materialize_grads=True)
+    return dict(zip(wanted, found, strict=True))
 
 
 def cosines(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> dict[str, float]:
@@ -70,7 +72,7 @@ class Transient:
     block: int  # 1-based; the readout counts with the last block
     ep: Tensor  # (T + 1, weights shown)
     id: Tensor  # likewise
-    deviation: Tensor  # (T + 1,) of the whole parameter: ‖EP(t) − ID(t)‖ / ‖ID(t)‖, or over ‖ID(T)‖ while ID(t) is zero
+    deviation: Tensor  # (T + 1,) of the whole parameter: ‖EP(t) − ID(t)‖ / ‖ID(t)‖, or over ‖ID(T)‖ while ID(t) vanishes
     cosine: float  # of the whole parameter at T
 
 
@@ -195,7 +197,8 @@ class _Curve:
 
     def transient(self, name: str, block: int) -> Transient:
         ep, id_, off, norm = (torch.stack(column) for column in zip(*self.rows, strict=True))
-        return Transient(name, block, ep, id_, off / torch.where(norm > 0, norm, norm[-1]), self.cosine)
+        rounding = 1e4 * torch.finfo(norm.dtype).eps * norm.max()
+        return Transient(name, block, ep, id_, off / torch.where(norm > rounding, norm, norm[-1]), self.cosine)
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:

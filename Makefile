@@ -1,0 +1,43 @@
+# Everything runs in .venv, which the first command makes; the only needs are Python 3.11 and make.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+
+.PHONY: help install run test test-slow lint format docs bench clean
+
+help:  ## what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: .venv/.installed  ## the package and all that developing it needs, into .venv
+
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+run: install  ## one problem, every gradient estimator, side by side (about a minute)
+	$(BIN)/python examples/three_estimators.py
+
+test: install  ## the tests (about two minutes)
+	$(BIN)/python -m pytest
+
+test-slow: install  ## the tests that take longer
+	$(BIN)/python -m pytest -m slow
+
+lint: install  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: install  ## put the code in the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: install  ## the documentation, into site/
+	$(BIN)/mkdocs build --strict
+
+bench: install  ## the measurements that the docs cite, into results/
+	$(BIN)/python benchmarks/gradient_quality.py
+	$(BIN)/python benchmarks/contrast_accuracy.py
+
+clean:  ## remove what the other commands made
+	rm -rf .venv site dist .pytest_cache .ruff_cache .hypothesis

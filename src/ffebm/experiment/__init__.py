@@ -1,0 +1,1 @@
+"""The experiments of the paper, built on the library; the library never imports this."""

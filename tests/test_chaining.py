@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from nets import batch, make, worst
+
+from ffebm import EquilibriumPropagation, FixedPoint, Unrolled
+from ffebm.chaining import explicit_chain, implicit_chain
+from ffebm.diagnostics import gradients
+
+
+@pytest.mark.parametrize("kind", ["dense", "max"])
+@pytest.mark.parametrize("nudge", ["elastic", "stationary"])
+@pytest.mark.parametrize("beta", [1e-3, 0.5])
+def test_both_chainings_and_autograd_agree_at_any_beta(kind: str, nudge: str, beta: float) -> None:
+    estimator = EquilibriumPropagation(FixedPoint(7, order="output-first"), beta=beta)
+    model = make(kind, [2, 3, 1], estimator, FixedPoint(25), nudge=nudge)
+    x, y = batch(model)
+    explicit = explicit_chain(model, x, y)
+    assert worst(implicit_chain(model, x, y), explicit) < 1e-12
+    assert worst(gradients(model, x, y), explicit) < 1e-12
+
+
+@pytest.mark.parametrize("variant", ["positive", "negative"])
+def test_one_sided_variants_chain_too(variant: str) -> None:
+    model = make("dense", 2, EquilibriumPropagation(variant=variant), FixedPoint(25))  # pyright: ignore
+    x, y = batch(model)
+    assert worst(implicit_chain(model, x, y), gradients(model, x, y)) < 1e-12
+
+
+def test_gradients_are_returned_and_not_written() -> None:
+    model = make("dense", 2, EquilibriumPropagation())
+    explicit_chain(model, *batch(model))
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_works_without_gradient_mode() -> None:
+    model = make("dense", 2, EquilibriumPropagation())
+    with torch.no_grad():
+        assert explicit_chain(model, *batch(model))
+
+
+def test_chaining_needs_equilibrium_propagation() -> None:
+    model = make("dense", 2, Unrolled())
+    with pytest.raises(TypeError, match="EquilibriumPropagation in every block, got Unrolled"):
+        explicit_chain(model, *batch(model))

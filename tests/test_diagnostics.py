@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from nets import batch, make, relative, use
+
+from ffebm import Dense, EquilibriumPropagation, FixedPoint, Hopfield, Unrolled, clamp
+from ffebm.diagnostics import cosines, gradients, trace, transients
+from ffebm.experiment.architectures import static_analysis
+
+
+def test_trace_of_a_relaxation() -> None:
+    energy, x = Hopfield([Dense(6, 5), Dense(5, 4)], clamp(0.5)).double(), torch.rand(3, 6, dtype=torch.float64)
+    found = trace(energy, FixedPoint(12), x)
+    assert found.energy.shape == (13, 3)
+    assert found.residual.shape == (12, 3)
+    relaxed = FixedPoint(12)(energy, x)
+    torch.testing.assert_close(found.energy[-1], energy(relaxed.state, x))
+    torch.testing.assert_close(found.residual[-1], relaxed.residual)
+    assert (found.contraction[:5] < 1).all()
+
+
+def test_last_point_of_the_transients_is_the_gradient() -> None:
+    recorded = FixedPoint(6, order="output-last")
+    model = make("max", [3, 3], Unrolled(recorded))
+    x, y = batch(model)
+    found = {t.name: t for t in transients(model, x, y, recorded, beta=0.05)}
+    unrolled = gradients(model, x, y)
+    nudged = gradients(use(model, EquilibriumPropagation(recorded.transposed, beta=0.05)), x, y)
+    for name, transient in found.items():
+        assert relative(transient.id[-1], unrolled[name].flatten()) < 1e-9
+        assert relative(transient.ep[-1], nudged[name].flatten()) < 1e-9
+        assert transient.cosine == pytest.approx(cosines(nudged, unrolled)[name])
+    assert {t.block for t in found.values() if t.name.startswith("blocks.0")} == {1}
+    assert {t.block for t in found.values() if t.name.startswith(("blocks.1", "readout"))} == {2}
+
+
+def test_transients_leave_the_model_alone_and_can_be_thinned() -> None:
+    model = make("max", [3, 3], EquilibriumPropagation())
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    x, y = batch(model)
+    first, second = (transients(model, x, y, FixedPoint(2), shown=3, seed=5) for _ in range(2))
+    assert all(t.ep.shape[1] <= 3 for t in first)
+    assert all(torch.equal(a.ep, b.ep) for a, b in zip(first, second, strict=True))
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_transients_need_a_fixed_number_of_sweeps() -> None:
+    model = make("dense", 2, EquilibriumPropagation())
+    with pytest.raises(ValueError, match="fixed number of sweeps"):
+        transients(model, *batch(model), FixedPoint(5, tolerance=1e-3))
+
+
+def test_cosines() -> None:
+    a = {"w": torch.tensor([1.0, 0.0]), "b": torch.zeros(2)}
+    b = {"w": torch.tensor([1.0, 1.0]), "b": torch.ones(2)}
+    found = cosines(a, b)
+    assert found["w"] == pytest.approx(math.sqrt(0.5))
+    assert math.isnan(found["b"])
+
+
+def test_static_analysis_of_the_paper() -> None:
+    """15 layers in 6 blocks at full width, float32, T_free 15, T 20, β 0.02, two samples: EP and ID agree in every layer."""
+    model = static_analysis()
+    assert [len(block.energy.activations) for _, block in model.chain] == [2, 2, 3, 3, 2, 3]
+    assert sum(p.numel() for p in model.parameters()) == 36_258_570
+    x, y = torch.randn(2, 3, 32, 32), torch.tensor([3, 7])
+    recorded = FixedPoint(20, order="output-last")
+    nudged = gradients(use(model, EquilibriumPropagation(recorded.transposed, beta=0.02)), x, y)
+    unrolled = gradients(use(model, Unrolled(recorded)), x, y)
+    found = cosines(nudged, unrolled)
+    assert len(found) == len(list(model.parameters()))
+    assert min(found.values()) > 0.999, min(found, key=found.__getitem__)

@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ffebm import (
+    FFEBM,
+    Activation,
+    ConvLayer,
+    Convolution,
+    Dense,
+    DenseLayer,
+    EnergyBlock,
+    Feedforward,
+    FixedPoint,
+    Hopfield,
+    MaxPool,
+    RecurrentBackprop,
+    Unrolled,
+    build,
+    clamp,
+    goe_,
+    identity,
+    initialise,
+)
+from ffebm.builder import Layer, block_sizes
+
+LAYERS: list[Layer] = [ConvLayer(4), ConvLayer(5, pool=MaxPool()), ConvLayer(6, pool=MaxPool()), ConvLayer(6), DenseLayer(7)]
+
+
+def test_which_layer_becomes_what() -> None:
+    model = build((3, 8, 8), LAYERS, [2, 3], 10)
+    (first_stage, first), (second_stage, second) = model.chain
+    assert isinstance(first_stage, Feedforward)
+    assert isinstance(second_stage, Feedforward)
+    assert first_stage.connection.weight.shape == (4, 3, 3, 3)
+    assert first_stage.connection.bias is None  # batch-norm follows
+    assert isinstance(first_stage.norm, nn.BatchNorm2d)
+    assert [type(edge) for edge in first.energy.edges] == [Convolution]  # pyright: ignore
+    assert first.energy.edges[0].pool is not None  # pyright: ignore
+    assert first.energy.edges[0].bias is not None  # pyright: ignore
+    assert isinstance(second_stage.connection, Convolution)
+    assert isinstance(second_stage.connection.pool, MaxPool)
+    assert [type(edge) for edge in second.energy.edges] == [Convolution, Dense]  # pyright: ignore
+    assert model(torch.randn(2, 3, 8, 8)).logits.shape == (2, 10)
+
+
+def test_outputs_of_blocks_are_unclamped_by_default() -> None:
+    model = build((3, 8, 8), LAYERS, [2, 3], 10)
+    names = [[repr(a) for a in block.energy.activations] for _, block in model.chain]
+    half = "clamp(slope=0.5)"
+    assert names == [[half, "identity"], [half, half, "identity"]]
+
+
+def test_options_for_every_block() -> None:
+    outputs: list[Activation] = [clamp(1), identity(), clamp(1)]
+    estimators = [Unrolled(), RecurrentBackprop(), Unrolled()]
+    model = build(
+        (3, 8, 8), LAYERS, [2, 2, 1], 10, batch_norm=[True, False, False], output_activation=outputs, estimator=estimators
+    )
+    assert [block.energy.activations[-1] for _, block in model.chain] == outputs
+    assert [block.estimator for _, block in model.chain] == estimators
+    for (stage, _), norm in zip(model.chain, [True, False, False], strict=True):
+        assert isinstance(stage, Feedforward)
+        assert isinstance(stage.norm, nn.Identity) != norm
+        assert (stage.connection.bias is None) == norm
+
+
+def test_a_dense_layer_may_open_a_block() -> None:
+    model = build((3, 4, 4), [DenseLayer(8), DenseLayer(6)], 1, 3)
+    assert isinstance(model.chain[0][0].norm, nn.BatchNorm1d)  # pyright: ignore
+    assert model(torch.randn(4, 3, 4, 4)).logits.shape == (4, 3)
+
+
+@pytest.mark.parametrize(
+    ("layers", "split", "sizes"),
+    [(6, 2, [2, 2, 2]), (6, 6, [6]), (15, 2, [2] * 7 + [1]), (5, [2, 3], [2, 3]), (3, 1, [1, 1, 1])],
+)
+def test_block_sizes(layers: int, split: int | list[int], sizes: list[int]) -> None:
+    assert block_sizes(layers, split) == sizes
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        (0, "between 1 and the number of layers, 5; got 0"),
+        (6, "between 1 and the number of layers, 5; got 6"),
+        ([2, 2], r"\[2, 2\] adds up to 4 layers, but there are 5"),
+        ([3, 3], "adds up to 6 layers"),
+        ([5, 0], "must be positive"),
+        ([], "adds up to 0"),
+    ],
+)
+def test_refuses_a_split_that_does_not_add_up(split: int | list[int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build((3, 8, 8), LAYERS, split, 10)
+
+
+@pytest.mark.parametrize(
+    ("layers", "options", "message"),
+    [
+        ([], {}, "at least one layer"),
+        ([DenseLayer(4), ConvLayer(3)], {}, "put dense layers last"),
+        ([ConvLayer(4, pool=MaxPool(16))], {}, "leaves nothing"),
+        ([ConvLayer(0)], {}, "out_channels"),
+        ([ConvLayer(4)], {"classes": 0}, "`classes`"),
+        (
+            [ConvLayer(4)],
+            {"batch_norm": [True, False]},
+            "`batch_norm` must be one value for all 1 blocks or one for each, got 2",
+        ),
+        ([ConvLayer(4)], {"nudge": "springy"}, "Unknown nudge 'springy'"),
+    ],
+)
+def test_refuses_layers(layers: list[Layer], options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build((3, 8, 8), layers, 1, **({"classes": 10} | options))  # pyright: ignore
+
+
+def test_losses_are_those_of_the_logits() -> None:
+    for nudge in ("elastic", "stationary"):
+        model = build((3, 8, 8), LAYERS, 2, 10, nudge=nudge)
+        x, y = torch.randn(3, 3, 8, 8), torch.tensor([1, 2, 3])
+        logits, losses = model(x, y)
+        torch.testing.assert_close(losses, nn.functional.cross_entropy(logits, y, reduction="none"))
+        assert not logits.requires_grad
+        assert model(x).logits.requires_grad
+        assert model(x).losses is None
+
+
+def test_any_criterion_per_sample() -> None:
+    def squared(logits: Tensor, y: Tensor) -> Tensor:
+        return (logits - y).square().sum(1)
+
+    model = build((6,), [DenseLayer(5), DenseLayer(4)], 2, 2, criterion=squared)
+    losses = model(torch.randn(3, 6), torch.randn(3, 2)).losses
+    assert losses is not None
+    losses.sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize("nudge", ["elastic", "stationary"])
+def test_refuses_a_criterion_that_reduces(nudge: str) -> None:
+    model = build((6,), [DenseLayer(5)], 1, 2, criterion=nn.CrossEntropyLoss(), nudge=nudge)  # pyright: ignore
+    with pytest.raises(ValueError, match=r'one loss per sample, shape \(3,\), got \(\): .*reduction="none"'):
+        model(torch.randn(3, 6), torch.tensor([0, 1, 0]))
+
+
+def test_refuses_the_wrong_number_of_targets() -> None:
+    model = build((6,), [DenseLayer(5)], 1, 2)
+    with pytest.raises(ValueError, match="got 3 samples and 2 targets"):
+        model(torch.randn(3, 6), torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize("module", [nn.BatchNorm1d(5), nn.Dropout()])
+def test_an_elastic_nudge_refuses_readouts_that_mix_samples_or_draw(module: nn.Module) -> None:
+    readout = nn.Sequential(module, nn.Linear(5, 2))
+    block = EnergyBlock(Hopfield([], clamp()))
+    with pytest.raises(ValueError, match=r'The readout holds \w+ \(0\).*nudge="stationary"'):
+        FFEBM([nn.Linear(6, 5)], [block], readout)
+    FFEBM([nn.Linear(6, 5)], [block], readout, nudge="stationary")
+
+
+def test_refuses_unpaired_stages_and_blocks() -> None:
+    with pytest.raises(ValueError, match="got 1 stages and 0 blocks"):
+        FFEBM([nn.Identity()], [], nn.Identity())
+
+
+def test_blocks_are_named_by_their_place() -> None:
+    model = FFEBM([nn.Linear(6, 5)], [EnergyBlock(Hopfield([], clamp()))], nn.Linear(5, 2))
+    with pytest.raises(ValueError, match="The input of block 1 of 1 has 5 non-finite values"):
+        model(torch.full((1, 6), torch.nan))
+
+
+def test_summary_counts() -> None:
+    model = build((3, 8, 8), LAYERS, [2, 3], 10)
+    summary = model.summary()
+    assert summary.parameters == sum(p.numel() for p in model.parameters())
+    assert [row.part for row in summary.rows] == ["stage 1", "block 1", "stage 2", "block 2", "readout"]
+    assert summary.rows[1].shapes == ((4, 8, 8), (5, 4, 4))
+    assert summary.rows[0].macs == 4 * 3 * 9 * 64
+    assert summary.rows[1].macs == 2 * 5 * 4 * 9 * 64  # up and down, before the pooling
+    assert summary.rows[3].macs == 2 * (6 * 6 * 9 * 4 + 6 * 4 * 7)
+    assert summary.digital_macs == 4 * 3 * 9 * 64 + 6 * 5 * 9 * 16 + 7 * 10
+    text = str(summary)
+    assert "4×8×8  5×4×4" in text
+    assert f"{summary.parameters:,} parameters" in text
+    assert model.training  # left as it was
+
+
+def test_summary_of_any_stages() -> None:
+    stages = [nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 5))]
+    model = FFEBM(stages, [EnergyBlock(Hopfield([Dense(5, 4)]))], nn.Linear(4, 2))
+    with pytest.raises(ValueError, match="give `input_shape`"):
+        model.summary()
+    assert model.summary((3, 8, 8)).digital_macs == 4 * 27 * 36 + 144 * 5 + 8
+
+
+def test_summary_says_what_it_does_not_know() -> None:
+    from test_conformance import Memory
+
+    model = FFEBM([nn.Linear(3, 5)], [EnergyBlock(Memory(5, 4))], nn.Linear(5, 2))
+    summary = model.summary((3,))
+    assert summary.analog_macs is None
+    assert "unknown" in str(summary)
+
+
+def test_repr_names_the_settings() -> None:
+    text = repr(build((3, 8, 8), LAYERS, [2, 3], 10, relax=FixedPoint(17)))
+    assert "steps=17" in text
+    assert "beta=0.05" in text
+    assert "activations=[clamp(slope=0.5), identity]" in text
+
+
+class TestGaussianOrthogonalEnsemble:
+    def test_kernels_are_symmetric_with_the_right_variances(self) -> None:
+        weight = goe_(torch.empty(300, 300, 3, 3), variance=0.6)
+        assert torch.equal(weight, weight.transpose(-1, -2))
+        diagonal = weight.diagonal(dim1=-1, dim2=-2)
+        assert diagonal.var().item() == pytest.approx(2 * 0.6 / 3, rel=0.02)
+        assert weight[..., 0, 1].var().item() == pytest.approx(0.6 / 3, rel=0.02)
+        assert weight.mean().item() == pytest.approx(0, abs=0.01)
+
+    def test_square_matrices_follow_the_semicircle(self) -> None:
+        values = torch.linalg.eigvalsh(goe_(torch.empty(400, 400), variance=1.0))
+        assert values.max().item() == pytest.approx(2, rel=0.05)
+        assert values.min().item() == pytest.approx(-2, rel=0.05)
+
+    def test_repeats_with_a_generator(self) -> None:
+        first, second = (goe_(torch.empty(2, 2, 3, 3), generator=torch.Generator().manual_seed(7)) for _ in range(2))
+        assert torch.equal(first, second)
+
+    def test_reaches_every_convolution_and_nothing_else(self) -> None:
+        model = build((3, 8, 8), LAYERS, [2, 3], 10, weights=partial(goe_, variance=1e-4))
+        for name, p in model.named_parameters():
+            if p.dim() == 4:
+                assert torch.equal(p, p.transpose(-1, -2)), name
+        dense = model.blocks[1].energy.edges[1].weight  # pyright: ignore
+        assert dense.abs().max() > 0.1
+
+    def test_the_usual_initialisations_work_too(self) -> None:
+        model = initialise(build((3, 8, 8), LAYERS, 2, 10), nn.init.zeros_)
+        assert all((p == 0).all() for p in model.parameters() if p.dim() == 4)
+
+    @pytest.mark.parametrize("shape", [(3,), (4, 4, 3, 2)])
+    def test_refuses_what_cannot_be_symmetric(self, shape: tuple[int, ...]) -> None:
+        with pytest.raises(ValueError, match="symmetric matrices"):
+            goe_(torch.empty(shape))
+
+    @pytest.mark.parametrize("variance", [0.0, -1.0, float("nan")])
+    def test_refuses_a_variance(self, variance: float) -> None:
+        with pytest.raises(ValueError, match="`variance` must be positive"):
+            goe_(torch.empty(3, 3), variance)
