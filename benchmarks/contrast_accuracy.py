@@ -32,7 +32,7 @@ def main() -> None:
         "64 channels, 32 × 32, max-pooled, batch 8": (conv(64, MaxPool()), (8, 64, 32, 32)),
     }
     lines = [
-        "# What the contrast keeps in float32",
+        "## What the contrast keeps in float32",
         "",
         "Made by `python benchmarks/contrast_accuracy.py`: relative error of the weights' gradient, by subtracting energies",
         "and by subtracting states before they are multiplied, against the contrast of the same states in float64.",

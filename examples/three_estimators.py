@@ -15,7 +15,6 @@ import torch
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from sklearn.datasets import load_digits
 from torch import Tensor
 
 from ffebm import (
@@ -31,7 +30,8 @@ from ffebm import (
     Unrolled,
     build,
 )
-from ffebm.diagnostics import cosines, gradients
+from ffebm.diagnostics import converged_gradients, cosines, gradients
+from ffebm.experiment.data import digits
 
 ESTIMATORS: dict[str, GradientEstimator] = {
     "EP, centered": EquilibriumPropagation(),
@@ -40,7 +40,6 @@ ESTIMATORS: dict[str, GradientEstimator] = {
     "recurrent backprop": RecurrentBackprop(),
     "BPTT": BackpropThroughTime(),
 }
-CONVERGED = RecurrentBackprop(FixedPoint(500, order="output-last", tolerance=1e-12))
 
 
 def main() -> None:
@@ -56,10 +55,10 @@ def main() -> None:
     console = Console()
     console.print(f"{len(x)} digits to learn, {len(x_test)} to test\n\n{model.summary()}\n")
 
-    truth = converged_gradient(model, x[:64], y[:64])
+    truth = converged_gradients(model, x[:64], y[:64])
     table = Table("estimator", "cosine", "ms a gradient", "test accuracy", "s to train")
     for name, estimator in ESTIMATORS.items():
-        learner = use(deepcopy(model), estimator)
+        learner = deepcopy(model).use(estimator)
         cosine = min(cosines(gradients(deepcopy(learner), x[:64], y[:64]), truth).values())
         milliseconds = 1e3 * gradient_time(deepcopy(learner), x[:64], y[:64])
         start = time.perf_counter()
@@ -71,29 +70,6 @@ def main() -> None:
     console.print(table)
     console.print("ID: autograd through recorded sweeps at equilibrium. BPTT: through the whole relaxation.")
     console.print("Cosine: the smallest over all parameters, at the initial weights, to the converged adjoint in float64.")
-
-
-def digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Training and test images of shape (1, 8, 8) in [0, 1], with their labels."""
-    images, labels = load_digits(return_X_y=True)
-    x = torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 16
-    y = torch.tensor(labels)
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
-    test, rest = order[:360], order[360:]
-    return (x[rest], y[rest]), (x[test], y[test])
-
-
-def use(model: FFEBM, estimator: GradientEstimator) -> FFEBM:
-    for _, block in model.chain:
-        block.estimator = estimator
-    return model
-
-
-def converged_gradient(model: FFEBM, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    exact = use(deepcopy(model).double(), CONVERGED)
-    for _, block in exact.chain:
-        block.relax = FixedPoint(500, tolerance=1e-12)
-    return gradients(exact, x.double(), y)
 
 
 def gradient_time(model: FFEBM, x: Tensor, y: Tensor, repeats: int = 5) -> float:

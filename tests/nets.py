@@ -47,7 +47,7 @@ def make(
     """A float64 model: `kind` is "dense" or the name of a pooling."""
     torch.manual_seed(2)  # with many others, max-pooling inside a block never settles but flips between positions
     shape, layers = ((11,), dense_layers()) if kind == "dense" else ((3, 8, 8), conv_layers(POOLS[kind]))
-    return build(shape, layers, split, 5, estimator=estimator, relax=relax, **options).double()  # pyright: ignore[reportArgumentType]
+    return build(shape, layers, split, 5, estimator=estimator, relax=relax, **options).double()
 
 
 def batch(model: FFEBM, samples: int = 4) -> tuple[Tensor, Tensor]:
@@ -55,13 +55,6 @@ def batch(model: FFEBM, samples: int = 4) -> tuple[Tensor, Tensor]:
     assert model.input_shape is not None
     x = torch.randn(samples, *model.input_shape, generator=generator, dtype=torch.float64)
     return x.to(next(model.parameters()).dtype), torch.arange(samples) % 5
-
-
-def use(model: FFEBM, estimator: GradientEstimator) -> FFEBM:
-    """The same model with another estimator in every block."""
-    for _, block in model.chain:
-        block.estimator = estimator
-    return model
 
 
 def worst(ours: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:

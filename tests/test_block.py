@@ -99,13 +99,13 @@ def test_batch_norm_moves_once_a_step(estimator: GradientEstimator) -> None:
         assert norm.num_batches_tracked is not None
         assert norm.num_batches_tracked.item() == 1
     stage = net.stages[0]
-    once = stage.connection.up(x).mean((0, 2, 3))  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+    once = stage.connection.up(x).mean((0, 2, 3))
     torch.testing.assert_close(norms[0].running_mean, 0.1 * once)
 
 
 def test_frozen_parameters_stay(estimator: GradientEstimator) -> None:
     net = model(estimator)
-    frozen = net.blocks[0].energy.edges[0].weight  # pyright: ignore
+    frozen = net.blocks[0].energy.edges[0].weight
     frozen.requires_grad_(False)
     for p in net.stages[1].parameters():
         p.requires_grad_(False)
@@ -270,7 +270,7 @@ def test_unused_parameters_get_zeros() -> None:
     energy = Hopfield([Dense(6, 4)])
     energy.register_parameter("spare", nn.Parameter(torch.ones(2)))
     EnergyBlock(energy)(torch.rand(2, 6)).sum().backward()
-    assert energy.spare.grad.tolist() == [0, 0]  # pyright: ignore
+    assert energy.spare.grad.tolist() == [0, 0]
 
 
 def test_residual_and_sweeps_of_the_last_pass_are_kept() -> None:

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from nets import batch, make, worst
 
 from ffebm import EquilibriumPropagation, FixedPoint, Unrolled
 from ffebm.chaining import explicit_chain, implicit_chain
 from ffebm.diagnostics import gradients
+from nets import batch, make, worst
 
 
 @pytest.mark.parametrize("kind", ["dense", "max"])
@@ -23,7 +23,7 @@ def test_both_chainings_and_autograd_agree_at_any_beta(kind: str, nudge: str, be
 
 @pytest.mark.parametrize("variant", ["positive", "negative"])
 def test_one_sided_variants_chain_too(variant: str) -> None:
-    model = make("dense", 2, EquilibriumPropagation(variant=variant), FixedPoint(25))  # pyright: ignore
+    model = make("dense", 2, EquilibriumPropagation(variant=variant), FixedPoint(25))
     x, y = batch(model)
     assert worst(implicit_chain(model, x, y), gradients(model, x, y)) < 1e-12
 

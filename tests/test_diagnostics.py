@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from nets import batch, make, relative, use
 
 from ffebm import Dense, EquilibriumPropagation, FixedPoint, Hopfield, Unrolled, clamp
 from ffebm.diagnostics import cosines, gradients, trace, transients
 from ffebm.experiment.architectures import static_analysis
+from nets import batch, make, relative
 
 
 def test_trace_of_a_relaxation() -> None:
@@ -28,7 +28,7 @@ def test_last_point_of_the_transients_is_the_gradient() -> None:
     x, y = batch(model)
     found = {t.name: t for t in transients(model, x, y, recorded, beta=0.05)}
     unrolled = gradients(model, x, y)
-    nudged = gradients(use(model, EquilibriumPropagation(recorded.transposed, beta=0.05)), x, y)
+    nudged = gradients(model.use(EquilibriumPropagation(recorded.transposed, beta=0.05)), x, y)
     for name, transient in found.items():
         assert relative(transient.id[-1], unrolled[name].flatten()) < 1e-9
         assert relative(transient.ep[-1], nudged[name].flatten()) < 1e-9
@@ -69,8 +69,8 @@ def test_static_analysis_of_the_paper() -> None:
     assert sum(p.numel() for p in model.parameters()) == 36_258_570
     x, y = torch.randn(2, 3, 32, 32), torch.tensor([3, 7])
     recorded = FixedPoint(20, order="output-last")
-    nudged = gradients(use(model, EquilibriumPropagation(recorded.transposed, beta=0.02)), x, y)
-    unrolled = gradients(use(model, Unrolled(recorded)), x, y)
+    nudged = gradients(model.use(EquilibriumPropagation(recorded.transposed, beta=0.02)), x, y)
+    unrolled = gradients(model.use(Unrolled(recorded)), x, y)
     found = cosines(nudged, unrolled)
     assert len(found) == len(list(model.parameters()))
     assert min(found.values()) > 0.999, min(found, key=found.__getitem__)

@@ -120,7 +120,7 @@ def test_compiled_surroundings() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the compiler
         compiled = torch.compile(net, backend="aot_eager")
-        found = step(compiled)  # pyright: ignore[reportArgumentType]
+        found = step(compiled)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
@@ -131,7 +131,7 @@ def test_compiled_model() -> None:
     net.zero_grad()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        mean_loss(torch.compile(net, backend="aot_eager"), *data()).backward()  # pyright: ignore[reportArgumentType]
+        mean_loss(torch.compile(net, backend="aot_eager"), *data()).backward()
     torch.testing.assert_close([p.grad for p in net.parameters()], expected, rtol=1e-4, atol=1e-6)
 
 

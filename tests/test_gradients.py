@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from nets import CONVERGED, batch, make, relative, use, worst
 from torch import Tensor, nn
 
 from ffebm import (
@@ -30,6 +29,7 @@ from ffebm import (
     sigmoid,
 )
 from ffebm.diagnostics import gradients, transients
+from nets import CONVERGED, batch, make, relative, worst
 
 EXACT: dict[str, GradientEstimator] = {
     "ID": Unrolled(FixedPoint(150, order="output-last")),
@@ -75,7 +75,7 @@ def test_against_finite_differences(kind: str, split: int | list[int]) -> None:
     expected = finite_differences(model, x, y)
     assert all(block.residual.max() < 1e-12 for block in model.blocks)
     for name, estimator in EXACT.items():
-        for parameter, g in gradients(use(model, estimator), x, y).items():
+        for parameter, g in gradients(model.use(estimator), x, y).items():
             lines, slopes = expected[parameter]
             ours = (lines * g).flatten(1).sum(1)
             assert relative(ours, slopes) < 1e-5, f"{name}, {parameter}"
@@ -87,7 +87,7 @@ def test_ep_equals_id_at_every_step(kind: str, order: str) -> None:
     """EP(t) = ID(t) for every parameter of a model of three blocks, pooling, batch-norm and a dense tail included."""
     model = make(kind, [2, 3, 1], EquilibriumPropagation())
     x, y = batch(model)
-    found = transients(model, x, y, FixedPoint(8, order=order), beta=1e-4)  # pyright: ignore[reportArgumentType]
+    found = transients(model, x, y, FixedPoint(8, order=order), beta=1e-4)
     assert {t.name for t in found} == {name for name, _ in model.named_parameters()}
     for transient in found:
         assert transient.ep.shape[0] == 9
@@ -102,7 +102,7 @@ def test_the_same_order_is_not_equal_at_every_step() -> None:
     relax = FixedPoint(2, order="odd-even")
 
     def after_two_sweeps(estimator: GradientEstimator) -> Tensor:
-        return gradients(use(model, estimator), x, y)["blocks.1.energy.interactions.1.weight"]
+        return gradients(model.use(estimator), x, y)["blocks.1.energy.interactions.1.weight"]
 
     expected = after_two_sweeps(Unrolled(relax))
     assert relative(after_two_sweeps(EquilibriumPropagation(relax.transposed, beta=1e-4)), expected) < 1e-6
@@ -112,11 +112,11 @@ def test_the_same_order_is_not_equal_at_every_step() -> None:
 @pytest.mark.parametrize("order", ["synchronous", "odd-even", "even-odd"])
 @pytest.mark.parametrize("steps", [1, 2, 5])
 def test_recurrent_backprop_is_id_with_as_many_sweeps(order: str, steps: int) -> None:
-    relax = FixedPoint(steps, order=order)  # pyright: ignore[reportArgumentType]
+    relax = FixedPoint(steps, order=order)
     model = make("max", [3, 3], Unrolled(relax))
     x, y = batch(model)
     expected = gradients(model, x, y)
-    assert worst(gradients(use(model, RecurrentBackprop(relax)), x, y), expected) < 1e-9
+    assert worst(gradients(model.use(RecurrentBackprop(relax)), x, y), expected) < 1e-9
 
 
 def smooth_model(estimator: GradientEstimator, nudge: str) -> FFEBM:
@@ -131,7 +131,7 @@ def smooth_model(estimator: GradientEstimator, nudge: str) -> FFEBM:
         output_activation=sigmoid(),
         relax=CONVERGED,
         estimator=estimator,
-        nudge=nudge,  # pyright: ignore[reportArgumentType]
+        nudge=nudge,
         weights=None,
     ).double()
 
@@ -150,8 +150,8 @@ def test_order_of_the_error_in_beta(variant: str, order: int, nudge: str) -> Non
     errors = []
     for beta in betas:
         relax = FixedPoint(2000, order="output-first", tolerance=1e-14)
-        estimator = EquilibriumPropagation(relax, beta=beta, variant=variant)  # pyright: ignore[reportArgumentType]
-        found = gradients(use(model, estimator), x, y)
+        estimator = EquilibriumPropagation(relax, beta=beta, variant=variant)
+        found = gradients(model.use(estimator), x, y)
         off = torch.cat([(found[name] - expected[name]).flatten() for name in expected])
         errors.append(off.norm().item())
     slope = _fitted_slope([math.log(b) for b in betas], [math.log(e) for e in errors])
@@ -256,8 +256,8 @@ def test_both_scales_of_beta_tend_to_the_gradient(scale: str) -> None:
     x, y = batch(model)
     expected = gradients(model, x, y)
     relax = FixedPoint(2000, order="output-first", tolerance=1e-14)
-    estimator = EquilibriumPropagation(relax, beta=1e-3, scale=scale)  # pyright: ignore[reportArgumentType]
-    assert worst(gradients(use(model, estimator), x, y), expected) < 1e-5
+    estimator = EquilibriumPropagation(relax, beta=1e-3, scale=scale)
+    assert worst(gradients(model.use(estimator), x, y), expected) < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -272,4 +272,4 @@ def test_both_scales_of_beta_tend_to_the_gradient(scale: str) -> None:
 )
 def test_refuses_settings(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        EquilibriumPropagation(**options)  # pyright: ignore[reportArgumentType]
+        EquilibriumPropagation(**options)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from nets import relative
 from torch import Tensor, nn
 
 from ffebm import FFEBM, ConvLayer, DenseLayer, EnergyBlock, EquilibriumPropagation, FixedPoint, RecurrentBackprop, build
+from nets import relative
 
 SAMPLES = 16
 
@@ -16,7 +16,7 @@ SAMPLES = 16
 def model(estimator: EquilibriumPropagation, nudge: str) -> FFEBM:
     torch.manual_seed(0)
     layers = [ConvLayer(6), ConvLayer(6), ConvLayer(8), DenseLayer(12)]
-    return build((3, 6, 6), layers, 2, 5, batch_norm=False, estimator=estimator, nudge=nudge)  # pyright: ignore[reportArgumentType]
+    return build((3, 6, 6), layers, 2, 5, batch_norm=False, estimator=estimator, nudge=nudge)
 
 
 def data() -> tuple[Tensor, Tensor]:
@@ -39,7 +39,7 @@ def collect(net: nn.Module) -> Tensor:
 @pytest.mark.parametrize("nudge", ["elastic", "stationary"])
 @pytest.mark.parametrize("variant", ["centered", "positive", "negative"])
 def test_scale_reduction_and_accumulation(nudge: str, variant: str) -> None:
-    net = model(EquilibriumPropagation(variant=variant), nudge)  # pyright: ignore[reportArgumentType]
+    net = model(EquilibriumPropagation(variant=variant), nudge)
     x, y = data()
     losses(net, x, y).mean().backward()
     expected = collect(net)

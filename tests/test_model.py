@@ -39,12 +39,12 @@ def test_which_layer_becomes_what() -> None:
     assert first_stage.connection.weight.shape == (4, 3, 3, 3)
     assert first_stage.connection.bias is None  # batch-norm follows
     assert isinstance(first_stage.norm, nn.BatchNorm2d)
-    assert [type(edge) for edge in first.energy.edges] == [Convolution]  # pyright: ignore
-    assert first.energy.edges[0].pool is not None  # pyright: ignore
-    assert first.energy.edges[0].bias is not None  # pyright: ignore
+    assert [type(edge) for edge in first.energy.edges] == [Convolution]
+    assert first.energy.edges[0].pool is not None
+    assert first.energy.edges[0].bias is not None
     assert isinstance(second_stage.connection, Convolution)
     assert isinstance(second_stage.connection.pool, MaxPool)
-    assert [type(edge) for edge in second.energy.edges] == [Convolution, Dense]  # pyright: ignore
+    assert [type(edge) for edge in second.energy.edges] == [Convolution, Dense]
     assert model(torch.randn(2, 3, 8, 8)).logits.shape == (2, 10)
 
 
@@ -71,7 +71,7 @@ def test_options_for_every_block() -> None:
 
 def test_a_dense_layer_may_open_a_block() -> None:
     model = build((3, 4, 4), [DenseLayer(8), DenseLayer(6)], 1, 3)
-    assert isinstance(model.chain[0][0].norm, nn.BatchNorm1d)  # pyright: ignore
+    assert isinstance(model.chain[0][0].norm, nn.BatchNorm1d)
     assert model(torch.randn(4, 3, 4, 4)).logits.shape == (4, 3)
 
 
@@ -117,7 +117,7 @@ def test_refuses_a_split_that_does_not_add_up(split: int | list[int], message: s
 )
 def test_refuses_layers(layers: list[Layer], options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        build((3, 8, 8), layers, 1, **({"classes": 10} | options))  # pyright: ignore
+        build((3, 8, 8), layers, 1, **({"classes": 10} | options))
 
 
 def test_losses_are_those_of_the_logits() -> None:
@@ -144,7 +144,7 @@ def test_any_criterion_per_sample() -> None:
 
 @pytest.mark.parametrize("nudge", ["elastic", "stationary"])
 def test_refuses_a_criterion_that_reduces(nudge: str) -> None:
-    model = build((6,), [DenseLayer(5)], 1, 2, criterion=nn.CrossEntropyLoss(), nudge=nudge)  # pyright: ignore
+    model = build((6,), [DenseLayer(5)], 1, 2, criterion=nn.CrossEntropyLoss(), nudge=nudge)
     with pytest.raises(ValueError, match=r'one loss per sample, shape \(3,\), got \(\): .*reduction="none"'):
         model(torch.randn(3, 6), torch.tensor([0, 1, 0]))
 
@@ -238,7 +238,7 @@ class TestGaussianOrthogonalEnsemble:
         for name, p in model.named_parameters():
             if p.dim() == 4:
                 assert torch.equal(p, p.transpose(-1, -2)), name
-        dense = model.blocks[1].energy.edges[1].weight  # pyright: ignore
+        dense = model.blocks[1].energy.edges[1].weight
         assert dense.abs().max() > 0.1
 
     def test_the_usual_initialisations_work_too(self) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from itertools import pairwise
 from typing import get_args
 
 import pytest
@@ -19,7 +20,7 @@ ORDERS: list[Order] = list(get_args(Order))
 
 
 def dense(*sizes: int, scale: float = 1.0, activation=clamp(0.5)) -> Hopfield:
-    energy = Hopfield([Dense(a, b) for a, b in zip(sizes, sizes[1:], strict=False)], activation).double()
+    energy = Hopfield([Dense(a, b) for a, b in pairwise(sizes)], activation).double()
     with torch.no_grad():
         for edge in energy.edges:
             edge.weight.mul_(scale)
@@ -215,7 +216,7 @@ def test_refuses_tolerance(tolerance: float) -> None:
 
 def test_refuses_unknown_order() -> None:
     with pytest.raises(ValueError, match=r"Unknown order 'upwards'; choose one of 'odd-even'"):
-        FixedPoint(5, order="upwards")  # pyright: ignore[reportArgumentType]
+        FixedPoint(5, order="upwards")
 
 
 @pytest.mark.parametrize(

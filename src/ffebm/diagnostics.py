@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ffebm.chaining import Visit, elastic_contrasts, stationary_contrasts, visit
 from ffebm.energy import Energy, State
-from ffebm.gradient import EquilibriumPropagation
+from ffebm.gradient import EquilibriumPropagation, RecurrentBackprop
 from ffebm.gradient.equilibrium_propagation import LastBlock
 from ffebm.gradient.estimator import differentiate
 from ffebm.model import FFEBM, ReadoutCost
@@ -57,6 +57,23 @@ def gradients(model: FFEBM, x: Tensor, y: Tensor) -> dict[str, Tensor]:
     # A few recorded sweeps may not carry the error down to every parameter: zeros then, not an error.
     found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True, materialize_grads=True)
     return dict(zip(wanted, found, strict=True))
+
+
+def converged_gradients(model: FFEBM, x: Tensor, y: Tensor, tolerance: float = 1e-12, steps: int = 1000) -> dict[str, Tensor]:
+    """The gradient to hold others against: in float64, every relaxation and adjoint run until it settles.
+
+    Where a block never settles there is no such gradient, and this raises.
+    """
+    relax = FixedPoint(steps, tolerance=tolerance)
+    exact = deepcopy(model).double().use(RecurrentBackprop(relax), relax)
+    found = gradients(exact, x.double(), y)
+    for _, block in exact.chain:
+        if block.residual is not None and block.residual.max() > tolerance:
+            raise RuntimeError(
+                f"{block.energy.label} still moves by {block.residual.max():.1e} after {steps} sweeps: it has no gradient "
+                "to converge to. Max-pooling inside a block can cause this; so can weights that are too large."
+            )
+    return found
 
 
 def cosines(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> dict[str, float]:

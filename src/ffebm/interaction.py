@@ -46,8 +46,8 @@ class Interaction(nn.Module, ABC):
     def contrast(self, high: Ends, low: Ends) -> Tensor:
         """A value per sample, shape (B,), with the parameters' derivative of `forward(*high) - forward(*low)`.
 
-        Subclasses override it to subtract states before they are multiplied: the two ends are nearly equal, and in float32
-        the difference of their products is a hundred times less accurate than the products of their differences.
+        Subclasses override it to subtract states before they are multiplied. The two ends are nearly equal, and in float32 the
+        difference of their products loses two to four more digits than the products of their differences.
         """
         return self(*high) - self(*low)
 

@@ -12,6 +12,8 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from ffebm.block import EnergyBlock
 from ffebm.errors import check_choice
+from ffebm.gradient import GradientEstimator
+from ffebm.relaxation import Relaxation
 from ffebm.summary import Summary, summarise
 
 Criterion = Callable[[Tensor, Tensor], Tensor]  # (logits, y) -> one loss per sample
@@ -93,6 +95,13 @@ class FFEBM(nn.Module):
     def chain(self) -> list[tuple[nn.Module, EnergyBlock]]:
         """Every stage with the block behind it, from the input on."""
         return list(zip(self.stages, cast(list[EnergyBlock], list(self.blocks)), strict=True))
+
+    def use(self, estimator: GradientEstimator, relax: Relaxation | None = None) -> FFEBM:
+        """Give every block this estimator, and this free relaxation if there is one; returns the model."""
+        for _, block in self.chain:
+            block.estimator = estimator
+            block.relax = block.relax if relax is None else relax
+        return self
 
     def summary(self, input_shape: Sequence[int] | None = None) -> Summary:
         """Blocks, shapes, parameters, and the multiply-accumulates of the analog and the digital parts; print it.

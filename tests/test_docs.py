@@ -1,0 +1,91 @@
+"""What the README and the docs show runs, and what they claim is written down under results/."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ffebm
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+def test_code_blocks_run(page: Path) -> None:
+    """In order, in one namespace per page, as a reader would paste them."""
+    namespace: dict[str, object] = {"__name__": "page"}
+    for code in blocks(page):
+        exec(compile(code, str(page), "exec"), namespace)
+    assert len(namespace) > 3
+
+
+def test_the_readme_example_learns_in_fifteen_lines() -> None:
+    (code,) = blocks(ROOT / "README.md")
+    assert len(code.strip().splitlines()) <= 16
+    namespace: dict[str, object] = {}
+    exec(code, namespace)
+    assert namespace["loss"].item() < 0.7  # ln 4 = 1.39 at the start
+
+
+def run(*command: str) -> str:
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_documentation_builds_strictly(tmp_path: Path) -> None:
+    run(sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path))
+    theory = (tmp_path / "theory" / "index.html").read_text()
+    assert theory.count("<math") > 20
+    assert "arithmatex" not in theory
+    api = (tmp_path / "api" / "index.html").read_text()
+    for name in ffebm.__all__:
+        assert f'id="ffebm.{name}"' in api or name == "State", f"{name} is not on the API page"
+
+
+def test_three_estimators() -> None:
+    out = run(sys.executable, "examples/three_estimators.py", "--epochs", "1")
+    for name in ("EP, centered", "EP, positive", "ID", "recurrent backprop", "BPTT"):
+        (row,) = re.findall(rf"│ {name} +│ ([\d.]+) │ \d+ +│ ([\d.]+)% ", out)
+        assert float(row[0]) > 0.99
+        assert float(row[1]) > 60
+
+
+def test_custom_energy_is_thirty_lines_and_learns() -> None:
+    source = (ROOT / "examples" / "custom_energy.py").read_text()
+    code = [line for line in source.splitlines() if line.strip() and not line.startswith(("import", "from", '"""'))]
+    assert len(code) <= 30
+    accuracies = re.findall(r"([\d.]+)%", run(sys.executable, "examples/custom_energy.py"))
+    assert float(accuracies[-1]) > 85
+
+
+def test_numbers_in_the_docs_are_those_of_the_results() -> None:
+    measured = set(re.findall(r"-?\d\.\d{4}", (ROOT / "results" / "gradient_quality.md").read_text()))
+    quoted = set(re.findall(r"-?\d\.\d{4}", (ROOT / "docs" / "theory.md").read_text()))
+    assert len(quoted) >= 4
+    assert quoted <= measured
+
+
+def test_every_module_is_on_the_way_that_imports_go() -> None:
+    """Imports go one way, as CONTRIBUTING says; the library never imports the experiments."""
+    order = [
+        "errors", "activation", "pooling", "interaction", "energy", "nudge", "relaxation", "gradient", "feedforward", "block",
+        "summary", "initialisation", "model", "builder", "chaining", "diagnostics", "testing", "experiment",
+    ]  # fmt: skip
+    for path in (ROOT / "src" / "ffebm").rglob("*.py"):
+        module = path.relative_to(ROOT / "src" / "ffebm").parts[0].removesuffix(".py")
+        if module == "__init__":
+            continue
+        for used in re.findall(r"^\s*from ffebm\.(\w+)", path.read_text(), re.MULTILINE):
+            assert order.index(used) <= order.index(module), f"{path.name} imports {used}"
