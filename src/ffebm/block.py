@@ -23,7 +23,7 @@ def _not_compiled(method: Method) -> Method:
 
 
 class EnergyBlock(nn.Module):
-    r"""Relaxes to $s_\star = \arg\min_s E(s, \theta, x)$ and returns its last layer; goes wherever a module goes.
+    r"""Relaxes to $s_\star = \operatorname{argmin}_s E(s, \theta, x)$ and returns its last layer; goes wherever a module goes.
 
     Args:
         energy: what is minimised.

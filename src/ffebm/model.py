@@ -30,7 +30,7 @@ class Output(NamedTuple):
 class FFEBM(nn.Module):
     r"""A feedforward-tied energy-based model.
 
-    $$s^0 = x, \qquad x^k = F^k(s^{k-1}), \qquad s^k = \arg\min_s E^k(s, \theta^k, x^k), \qquad o = F^N(s^{N-1})$$
+    $$s^0 = x, \qquad x^k = F^k(s^{k-1}), \qquad s^k = \operatorname{argmin}_s E^k(s, \theta^k, x^k), \qquad o = F^N(s^{N-1})$$
 
     `model(x)` gives logits, differentiable like those of any module. `model(x, y)` also gives the loss of every sample; reduce
     those as you like and call `backward`. Its logits are then for metrics only, and carry no gradient.
