@@ -33,11 +33,12 @@ from ffebm import (
 )
 from ffebm.builder import Layer
 from ffebm.diagnostics import converged_gradients, cosines
+from ffebm.errors import UnsettledError
 from ffebm.experiment.data import digits
 from ffebm.gradient.equilibrium_propagation import Scale
 from ffebm.pooling import Pool
 
-BETAS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.001)
+BETAS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 1e-3, 1e-4, 1e-5)
 SAMPLES = 128
 SETTLE = FixedPoint(300, tolerance=1e-6)
 
@@ -102,7 +103,7 @@ def poolings() -> list[str]:
         try:
             truth = converged_gradients(model, x, y)
             cells = [f"{quality(model, x, y, truth, beta):.4f}" for beta in betas]
-        except RuntimeError:  # some samples never settle
+        except UnsettledError:
             cells = ["–"] * len(betas)
         rows.append([name, f"{residual:.0e}", *cells])
     return [
@@ -122,7 +123,8 @@ def pooled(inside: Pool | None, stage: Pool | None) -> list[Layer]:
 
 def trained(layers: list[Layer]) -> tuple[FFEBM, Tensor, Tensor]:
     torch.manual_seed(0)
-    (x, y), _ = digits()
+    data = digits()
+    x, y = data.normalise(data.train.x), data.train.y
     model = build((1, 8, 8), layers, 2, 10, relax=SETTLE, estimator=RecurrentBackprop(), nudge="stationary")
     optimiser = torch.optim.Adam(model.parameters(), 1e-3)
     for batch in torch.randperm(len(x)).split(64):

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from ffebm import Energy, EnergyBlock, State, identity
+from ffebm import Energy, EnergyBlock, FixedPoint, State, identity
 
 
 class Memory(Energy):
@@ -23,7 +23,8 @@ class Memory(Energy):
 torch.manual_seed(0)
 images, labels = (torch.tensor(a) for a in load_digits(return_X_y=True))
 images = images.float() / 16
-model = nn.Sequential(nn.Linear(64, 32), EnergyBlock(Memory(32, 50)), nn.Linear(32, 10))
+relax = FixedPoint(200, tolerance=1e-4)
+model = nn.Sequential(nn.Linear(64, 32), EnergyBlock(Memory(32, 50), relax), nn.Linear(32, 10))
 optimiser = torch.optim.Adam(model.parameters(), 0.01)
 for epoch in range(5):
     for batch in torch.randperm(1500).split(50):

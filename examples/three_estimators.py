@@ -49,7 +49,8 @@ def main() -> None:
     args = parser.parse_args()
 
     torch.manual_seed(args.seed)
-    (x, y), (x_test, y_test) = digits()
+    data = digits()
+    (x, y), (x_test, y_test) = ((data.normalise(part.x), part.y) for part in (data.train, data.test))
     layers = [ConvLayer(16), ConvLayer(16), ConvLayer(32, pool=MaxPool()), DenseLayer(64)]
     model = build((1, 8, 8), layers, split=2, classes=10, relax=FixedPoint(100, tolerance=1e-5))
     console = Console()

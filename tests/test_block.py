@@ -309,3 +309,23 @@ def test_the_meta_device_runs_the_shapes() -> None:
     x = torch.empty(2, 4, 6, 6, device="meta")
     state = FixedPoint(1).sweep(energy, energy.init_state(x), x)
     assert [tuple(s.shape) for s in state] == [(2, 4, 6, 6), (2, 4, 6, 6), (2, 7)]
+
+
+def test_divergence_of_the_adjoint_names_the_block() -> None:
+    block = EnergyBlock(
+        Hopfield([Dense(4, 4)], identity()), FixedPoint(1), RecurrentBackprop(FixedPoint(60)), name="the second block"
+    )
+    with torch.no_grad():
+        next(block.parameters()).mul_(30)
+    out = block(torch.rand(2, 4))
+    with pytest.raises(DivergenceError, match=r"the second block .* adjoint"):
+        out.sum().backward()
+
+
+def test_recorded_sweeps_report_on_the_free_phase() -> None:
+    block = EnergyBlock(Hopfield([Dense(6, 4)]), FixedPoint(50, tolerance=1e-3), Unrolled(FixedPoint(3)))
+    block(torch.rand(3, 6))
+    free = block.relax(block.energy, torch.rand(3, 6))
+    assert block.sweeps is not None
+    assert (block.sweeps - free.sweeps).abs().max() <= 3
+    assert (block.sweeps > 3).any()

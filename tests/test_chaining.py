@@ -44,3 +44,13 @@ def test_chaining_needs_equilibrium_propagation() -> None:
     model = make("dense", 2, Unrolled())
     with pytest.raises(TypeError, match="EquilibriumPropagation in every block, got Unrolled"):
         explicit_chain(model, *batch(model))
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    model = make("dense", 2, EquilibriumPropagation())
+    model.stages[1].requires_grad_(False)
+    model.blocks[0].requires_grad_(False)
+    x, y = batch(model)
+    found = explicit_chain(model, x, y)
+    assert worst(found, gradients(model, x, y)) < 1e-12
+    assert not any(name.startswith(("stages.1", "blocks.0")) for name in found)

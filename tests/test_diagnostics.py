@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from ffebm import Dense, EquilibriumPropagation, FixedPoint, Hopfield, Unrolled, clamp
-from ffebm.diagnostics import cosines, gradients, trace, transients
+from ffebm.diagnostics import converged_gradients, cosines, gradients, trace, transients
+from ffebm.errors import UnsettledError
 from ffebm.experiment.architectures import static_analysis
 from nets import batch, make, relative
 
@@ -74,3 +75,27 @@ def test_static_analysis_of_the_paper() -> None:
     found = cosines(nudged, unrolled)
     assert len(found) == len(list(model.parameters()))
     assert min(found.values()) > 0.999, min(found, key=found.__getitem__)
+
+
+def test_transients_follow_the_nudge_of_the_model() -> None:
+    recorded = FixedPoint(5, order="output-last")
+    model = make("dense", [3, 3], EquilibriumPropagation(recorded.transposed, beta=0.5), nudge="stationary")
+    x, y = batch(model)
+    expected = gradients(model, x, y)
+    for transient in transients(model, x, y, recorded, beta=0.5):
+        assert relative(transient.ep[-1], expected[transient.name].flatten()) < 1e-9
+
+
+def test_there_is_no_converged_gradient_where_nothing_settles() -> None:
+    model = make("dense", [3, 3], EquilibriumPropagation())
+    with pytest.raises(UnsettledError, match=r"block \d of 2 still moves by .* after 3 sweeps"):
+        converged_gradients(model, *batch(model), steps=3)
+
+
+@pytest.mark.slow
+def test_static_analysis_overlays_at_every_step() -> None:
+    """The curves of Fig. gdd: EP on top of ID for every parameter, block after block."""
+    x, y = torch.randn(2, 3, 32, 32), torch.tensor([3, 7])
+    for transient in transients(static_analysis(), x, y, FixedPoint(20, order="output-last"), beta=0.02, shown=5):
+        assert transient.cosine > 0.999
+        assert transient.deviation.max() < 0.05, transient.name

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -120,6 +121,24 @@ def test_refuses_layers(layers: list[Layer], options: dict[str, object], message
         build((3, 8, 8), layers, 1, **({"classes": 10} | options))
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: build((3, 8, 8), [32, 16], 1, 10), "`layers` must be a Layer such as .* got 32"),
+        (lambda: build((3, 8, 8), LAYERS, 1, 10, estimator="ep"), "`estimator` must be a GradientEstimator"),
+        (lambda: build((3, 8, 8), LAYERS, 1, 10).use(Unrolled), "`estimator` must be a GradientEstimator"),
+        (lambda: EnergyBlock(Hopfield([]), 30), r"`relax` must be a Relaxation such as FixedPoint\(20\), got 30"),
+        (lambda: EnergyBlock(nn.Linear(2, 2)), "`energy` must be a Energy"),
+        (lambda: Hopfield([], ["relu"]), "`activations` must be a Activation"),
+        (lambda: Unrolled(10), "`relax` must be a Relaxation"),
+        (lambda: RecurrentBackprop(10), "`relax` must be a Relaxation"),
+    ],
+)
+def test_refuses_the_wrong_kind_at_construction(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        make()
+
+
 def test_losses_are_those_of_the_logits() -> None:
     for nudge in ("elastic", "stationary"):
         model = build((3, 8, 8), LAYERS, 2, 10, nudge=nudge)
@@ -151,7 +170,7 @@ def test_refuses_a_criterion_that_reduces(nudge: str) -> None:
 
 def test_refuses_the_wrong_number_of_targets() -> None:
     model = build((6,), [DenseLayer(5)], 1, 2)
-    with pytest.raises(ValueError, match="got 3 samples and 2 targets"):
+    with pytest.raises(ValueError, match=r"got 3 samples and targets of shape \(2,\)"):
         model(torch.randn(3, 6), torch.tensor([0, 1]))
 
 

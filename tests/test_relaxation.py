@@ -247,7 +247,7 @@ def test_refuses_integers() -> None:
 
 def test_refuses_an_input_of_the_wrong_shape() -> None:
     energy = Hopfield([Convolution(3, 4, padding=1)])
-    with pytest.raises(ValueError, match=r"expects a layer of shape \(3, height, width\), got \(2, 8, 8\)"):
+    with pytest.raises(ValueError, match=r"\(1, 2, 8, 8\) does not fit an unnamed Hopfield block\. .* got \(2, 8, 8\)"):
         FixedPoint(5)(energy, torch.rand(1, 2, 8, 8))
 
 

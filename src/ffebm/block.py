@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from ffebm.checks import check_type
 from ffebm.energy import Energy
 from ffebm.gradient import EquilibriumPropagation, GradientEstimator
 from ffebm.gradient.estimator import full_precision
@@ -43,6 +44,9 @@ class EnergyBlock(nn.Module):
         name: str = "",
     ) -> None:
         super().__init__()
+        check_type("energy", energy, Energy, "Hopfield([Dense(32, 16)])")
+        check_type("relax", relax, Relaxation, "FixedPoint(20)")
+        check_type("estimator", estimator, GradientEstimator, "EquilibriumPropagation()")
         self.energy = energy
         self.relax = relax
         self.estimator = estimator

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ffebm.activation import Activation, clamp, identity
 from ffebm.block import EnergyBlock
+from ffebm.checks import check_size, check_type
 from ffebm.energy import Hopfield
 from ffebm.feedforward import Feedforward
 from ffebm.gradient import EquilibriumPropagation, GradientEstimator
@@ -24,8 +25,12 @@ from ffebm.relaxation import FixedPoint, Relaxation
 T = TypeVar("T")
 
 
+class Layer:
+    """A layer of units, as `build` takes it."""
+
+
 @dataclass(frozen=True)
-class ConvLayer:
+class ConvLayer(Layer):
     """A layer of channels × height × width units; the pooling, if any, comes after its convolution."""
 
     channels: int
@@ -36,13 +41,10 @@ class ConvLayer:
 
 
 @dataclass(frozen=True)
-class DenseLayer:
+class DenseLayer(Layer):
     """A layer of units that are connected to all of the layer below."""
 
     features: int
-
-
-Layer = ConvLayer | DenseLayer
 
 
 def build(
@@ -78,8 +80,9 @@ def build(
     """
     if not layers:
         raise ValueError("A model needs at least one layer, got an empty list.")
-    if classes < 1:
-        raise ValueError(f"`classes` must be at least 1, got {classes}.")
+    check_size("classes", classes)
+    for layer in layers:
+        check_type("layers", layer, Layer, "ConvLayer(32) or DenseLayer(10)")
     sizes = block_sizes(len(layers), split)
     count = len(sizes)
     stages: list[nn.Module] = []
@@ -134,6 +137,7 @@ def _edge(shape: Shape, layer: Layer, bias: bool) -> Dense | Convolution:
     """The connection from a layer of this shape into `layer`."""
     if isinstance(layer, DenseLayer):
         return Dense(math.prod(shape), layer.features, bias)
+    assert isinstance(layer, ConvLayer)
     if len(shape) != 3:
         raise ValueError(
             f"A convolutional layer of {layer.channels} channels stands on a layer of shape {shape}: "
@@ -157,8 +161,8 @@ def _stage(connection: Dense | Convolution, shape: Shape, norm: bool) -> Feedfor
 
 
 def _per_block(name: str, value: T | Sequence[T], blocks: int) -> Sequence[T]:
-    if not isinstance(value, Sequence):
-        return [value] * blocks
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return [value] * blocks  # pyright: ignore[reportReturnType]
     if len(value) != blocks:
         raise ValueError(f"`{name}` must be one value for all {blocks} blocks or one for each, got {len(value)}.")
     return value

@@ -70,10 +70,10 @@ def explicit_chain(model: FFEBM, x: Tensor, y: Tensor) -> Named:
     Paper: Alg. [alg:explicit-bp-ep-chain]
     """
 
-    def through(visit: Visit, contrast: Contrast, analog: Named, digital: Named) -> Named:
-        x = visit.x.detach().requires_grad_()
-        delta_x, *grads = torch.autograd.grad(contrast(x), [x, *analog.values()])
-        backpropagated = torch.autograd.grad(visit.x, list(digital.values()), delta_x)
+    def through(visited: Visit, contrast: Contrast, analog: Named, digital: Named) -> Named:
+        x = visited.x.detach().requires_grad_()
+        delta_x, *grads = torch.autograd.grad(contrast(x), [x, *analog.values()])  # Δx and g of θ
+        backpropagated = torch.autograd.grad(visited.x, list(digital.values()), delta_x)  # ∂F·Δx
         return dict(zip([*analog, *digital], [*grads, *backpropagated], strict=True))
 
     return _chain(model, x, y, through)
@@ -83,13 +83,14 @@ def explicit_chain(model: FFEBM, x: Tensor, y: Tensor) -> Named:
 def implicit_chain(model: FFEBM, x: Tensor, y: Tensor) -> Named:
     r"""Equilibrium propagation through each block and its stage as one energy $\widetilde E^k(s, \theta^k, s^{k-1}, \omega^k)$.
 
-    $E$ is linear in $x$, so the numbers are those of `explicit_chain` at any β, not only as β → 0.
+    The numbers are those of `explicit_chain` at any β, not only as β → 0, by the chain rule: both nudged states see the same
+    $x = F(s)$.
 
     Paper: Alg. [alg:implicit-bp-ep-chain], Alg. [alg:implicit-bp-ep-chain-detailed]
     """
 
-    def through(visit: Visit, contrast: Contrast, analog: Named, digital: Named) -> Named:
-        grads = torch.autograd.grad(contrast(visit.x), [*analog.values(), *digital.values()])
+    def through(visited: Visit, contrast: Contrast, analog: Named, digital: Named) -> Named:
+        grads = torch.autograd.grad(contrast(visited.x), [*analog.values(), *digital.values()])
         return dict(zip([*analog, *digital], grads, strict=True))
 
     return _chain(model, x, y, through)
@@ -99,54 +100,55 @@ def _chain(model: FFEBM, x: Tensor, y: Tensor, through: Through) -> Named:
     """Walk the blocks from the last to the first, handing the error from each to the one before."""
     gradients: Named = {}
     cost = ReadoutCost(model.readout, model.criterion)
-    readout = _named("readout", model.readout)
+    readout = named("readout", model.readout)
     delta: Tensor | None = None
-    for index, place in reversed(list(enumerate(visit(model, x)))):
-        energy, estimator, (state,) = place.block.energy, place.block.estimator, place.states
+    for index, visited in reversed(list(enumerate(visit(model, x)))):
+        energy, estimator, (state,) = visited.block.energy, visited.block.estimator, visited.states
         if not isinstance(estimator, EquilibriumPropagation):
             raise TypeError(f"Chaining needs EquilibriumPropagation in every block, got {estimator} in {energy.label}.")
-        analog = _named(f"blocks.{index}.energy", energy)
+        analog = named(f"blocks.{index}.energy", energy)
         if delta is None and model.nudge == "stationary":
             output = state[-1].detach().requires_grad_()
             delta, *grads = torch.autograd.grad(cost(output, y).mean(), [output, *readout.values()])
             gradients |= zip(readout, grads, strict=True)
         if delta is None:
             analog |= readout
-            *_, contrast = elastic_contrasts(estimator, place, LastBlock(energy, cost), y)
+            *_, contrast = elastic_contrasts(estimator, visited, LastBlock(energy, cost), y)
         else:
-            *_, contrast = stationary_contrasts(estimator, place, delta)
-        digital = _named(f"stages.{index}", place.stage) | {_ERROR: place.s}
-        gradients |= through(place, contrast, analog, digital)
-        delta = gradients.pop(_ERROR)
+            *_, contrast = stationary_contrasts(estimator, visited, delta)
+        digital = named(f"stages.{index}", visited.stage) | {ERROR: visited.s}
+        gradients |= through(visited, contrast, analog, digital)
+        delta = gradients.pop(ERROR)
     return gradients
 
 
-_ERROR = "error handed to the block before"
+ERROR = "error handed to the block before"
 
 
-def stationary_contrasts(estimator: EquilibriumPropagation, place: Visit, delta: Tensor) -> list[Contrast]:
+def stationary_contrasts(estimator: EquilibriumPropagation, visited: Visit, delta: Tensor) -> list[Contrast]:
     """What EP differentiates after 0, 1, ... nudged sweeps under the error `delta` at the block's output."""
-    energy, state = place.block.energy, place.states[0]
+    energy, state = visited.block.energy, visited.states[0]
     deltas = (*[None] * (len(state) - 1), delta)
     sizes = estimator.sizes(deltas)
-    pairs = _nudged_pairs(estimator, place, estimator.stationary(deltas, sizes))
+    pairs = _nudged_pairs(estimator, visited, estimator.stationary(deltas, sizes))
     return [lambda x, high=high, low=low: estimator.contrast(energy, x, high, low, sizes) for high, low in pairs]
 
 
-def elastic_contrasts(estimator: EquilibriumPropagation, place: Visit, last: LastBlock, y: Tensor) -> list[Contrast]:
+def elastic_contrasts(estimator: EquilibriumPropagation, visited: Visit, last: LastBlock, y: Tensor) -> list[Contrast]:
     """The same under the loss itself, in the last block."""
-    weights = place.x.new_full((len(y),), 1 / len(y))
-    pairs = _nudged_pairs(estimator, place, estimator.elastic(last.cost, y, like=place.x))
+    weights = visited.x.new_full((len(y),), 1 / len(y))
+    pairs = _nudged_pairs(estimator, visited, estimator.elastic(last.cost, y, like=visited.x))
     return [lambda x, high=high, low=low: estimator.elastic_contrast(last, x, y, high, low, weights) for high, low in pairs]
 
 
-def _nudged_pairs(estimator: EquilibriumPropagation, place: Visit, nudge: Nudge) -> list[tuple[State, State]]:
+def _nudged_pairs(estimator: EquilibriumPropagation, visited: Visit, nudge: Nudge) -> list[tuple[State, State]]:
     pairs: list[tuple[State, State]] = []
     estimator.nudged(
-        place.block.energy, place.x.detach(), place.states[0], nudge, lambda _, high, low: pairs.append((high, low))
+        visited.block.energy, visited.x.detach(), visited.states[0], nudge, lambda _, high, low: pairs.append((high, low))
     )
     return pairs
 
 
-def _named(prefix: str, module: nn.Module) -> Named:
-    return {f"{prefix}.{name}": parameter for name, parameter in module.named_parameters()}
+def named(prefix: str, module: nn.Module) -> Named:
+    """The parameters that want a gradient, by their name in the model."""
+    return {f"{prefix}.{name}": p for name, p in module.named_parameters() if p.requires_grad}

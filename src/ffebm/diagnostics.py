@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ffebm.chaining import Visit, elastic_contrasts, stationary_contrasts, visit
+from ffebm.chaining import ERROR, Visit, elastic_contrasts, named, stationary_contrasts, visit
 from ffebm.energy import Energy, State
+from ffebm.errors import UnsettledError
 from ffebm.gradient import EquilibriumPropagation, RecurrentBackprop
 from ffebm.gradient.equilibrium_propagation import LastBlock
 from ffebm.gradient.estimator import differentiate
@@ -69,7 +70,7 @@ def converged_gradients(model: FFEBM, x: Tensor, y: Tensor, tolerance: float = 1
     found = gradients(exact, x.double(), y)
     for _, block in exact.chain:
         if block.residual is not None and block.residual.max() > tolerance:
-            raise RuntimeError(
+            raise UnsettledError(
                 f"{block.energy.label} still moves by {block.residual.max():.1e} after {steps} sweeps: it has no gradient "
                 "to converge to. Max-pooling inside a block can cause this; so can weights that are too large."
             )
@@ -129,7 +130,7 @@ def transients(
         ep_steps = _ep_steps(model, index, free[index], y, estimator, ep_delta)
         id_steps = _id_steps(model, index, unrolled[index], y, recorded, id_delta)
         for ep, id_ in zip(ep_steps, id_steps, strict=True):
-            ep_delta, id_delta = ep.pop(_DELTA), id_.pop(_DELTA)
+            ep_delta, id_delta = ep.pop(ERROR), id_.pop(ERROR)
             for name, g in ep.items():
                 if name not in curves:
                     curves[name] = _Curve(g, shown, generator)
@@ -138,26 +139,29 @@ def transients(
     return found
 
 
-_DELTA = "error handed to the block before"
 Steps = Iterator[dict[str, Tensor]]  # gradients by parameter name, and the error, after 0, 1, ... T sweeps
 
 
 def _ep_steps(
-    model: FFEBM, index: int, place: Visit, y: Tensor, estimator: EquilibriumPropagation, delta: Tensor | None
+    model: FFEBM, index: int, visited: Visit, y: Tensor, estimator: EquilibriumPropagation, delta: Tensor | None
 ) -> Steps:
-    energy = place.block.energy
+    energy = visited.block.energy
+    readout: dict[str, Tensor] = {}
+    if delta is None and model.nudge == "stationary":
+        delta, readout = _through_readout(model, visited.states[0], y)
     if delta is None:
         module: nn.Module = LastBlock(energy, ReadoutCost(model.readout, model.criterion))
-        contrasts = elastic_contrasts(estimator, place, module, y)
+        contrasts = elastic_contrasts(estimator, visited, module, y)
         names = {"energy": f"blocks.{index}.energy", "cost.readout": "readout"}
     else:
         module = energy
-        contrasts = stationary_contrasts(estimator, place, delta)
+        contrasts = stationary_contrasts(estimator, visited, delta)
         names = {"": f"blocks.{index}.energy"}
     for contrast in contrasts:
-        x = place.x.detach().requires_grad_()
+        x = visited.x.detach().requires_grad_()
         found = differentiate(contrast(x), x, module)
-        yield {_renamed(name, names): g for name, g in found.parameters.items()} | _through_stage(place, index, found.x)
+        block = {_renamed(name, names): g for name, g in found.parameters.items()}
+        yield readout | block | _through_stage(visited, index, found.x)
 
 
 def _renamed(name: str, prefixes: Mapping[str, str]) -> str:
@@ -168,34 +172,39 @@ def _renamed(name: str, prefixes: Mapping[str, str]) -> str:
     return name
 
 
-def _id_steps(model: FFEBM, index: int, place: Visit, y: Tensor, recorded: Relaxation, delta: Tensor | None) -> Steps:
+def _id_steps(model: FFEBM, index: int, visited: Visit, y: Tensor, recorded: Relaxation, delta: Tensor | None) -> Steps:
     """Backpropagation through the recorded sweeps, one at a time, from the last to the first."""
-    energy = place.block.energy
+    energy = visited.block.energy
     readout: dict[str, Tensor] = {}
     if delta is None:
-        output = place.states[-1][-1].detach().requires_grad_()
-        loss = ReadoutCost(model.readout, model.criterion)(output, y).mean()
-        found = differentiate(loss, output, model.readout)
-        delta, readout = found.x, {f"readout.{name}": g for name, g in found.parameters.items()}
-    adjoint = (*map(torch.zeros_like, place.states[0][:-1]), delta)
-    x = place.x.detach().requires_grad_()
-    wanted = {f"blocks.{index}.energy.{name}": p for name, p in energy.named_parameters() if p.requires_grad}
+        delta, readout = _through_readout(model, visited.states[-1], y)
+    adjoint = (*map(torch.zeros_like, visited.states[0][:-1]), delta)
+    x = visited.x.detach().requires_grad_()
+    wanted = named(f"blocks.{index}.energy", energy)
     total = [torch.zeros_like(t) for t in (x, *wanted.values())]
-    yield readout | dict(zip(wanted, total[1:], strict=True)) | _through_stage(place, index, total[0])
-    for before in reversed(place.states[:-1]):
+    yield readout | dict(zip(wanted, total[1:], strict=True)) | _through_stage(visited, index, total[0])
+    for before in reversed(visited.states[:-1]):
         state = tuple(s.detach().requires_grad_() for s in before)
         swept = recorded.sweep(energy, state, x)
         inputs = [*state, x, *wanted.values()]
         found = torch.autograd.grad(swept, inputs, adjoint, allow_unused=True, materialize_grads=True)
         adjoint = found[: len(state)]
         total = [so_far + g for so_far, g in zip(total, found[len(state) :], strict=True)]
-        yield readout | dict(zip(wanted, total[1:], strict=True)) | _through_stage(place, index, total[0])
+        yield readout | dict(zip(wanted, total[1:], strict=True)) | _through_stage(visited, index, total[0])
 
 
-def _through_stage(place: Visit, index: int, delta_x: Tensor) -> dict[str, Tensor]:
-    wanted = {f"stages.{index}.{name}": p for name, p in place.stage.named_parameters() if p.requires_grad}
-    delta, *found = torch.autograd.grad(place.x, [place.s, *wanted.values()], delta_x, retain_graph=True)
-    return dict(zip(wanted, found, strict=True)) | {_DELTA: delta}
+def _through_readout(model: FFEBM, state: State, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """The error at the output of the last block, and the readout's gradients."""
+    output = state[-1].detach().requires_grad_()
+    loss = ReadoutCost(model.readout, model.criterion)(output, y).mean()
+    found = differentiate(loss, output, model.readout)
+    return found.x, {f"readout.{name}": g for name, g in found.parameters.items()}
+
+
+def _through_stage(visited: Visit, index: int, delta_x: Tensor) -> dict[str, Tensor]:
+    wanted = named(f"stages.{index}", visited.stage)
+    delta, *found = torch.autograd.grad(visited.x, [visited.s, *wanted.values()], delta_x, retain_graph=True)
+    return dict(zip(wanted, found, strict=True)) | {ERROR: delta}
 
 
 class _Curve:

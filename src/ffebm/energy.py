@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ffebm.activation import Activation, clamp, identity
+from ffebm.checks import check_type
 from ffebm.interaction import Interaction, dot
 
 State = tuple[Tensor, ...]  # s_1 .. s_L, each with the batch first
@@ -38,6 +39,8 @@ class Energy(nn.Module, ABC):
         self.activations: tuple[Activation, ...] = tuple(activations)
         if not self.activations:
             raise ValueError("An energy needs at least one layer, got no `activations`: give one activation per layer.")
+        for activation in self.activations:
+            check_type("activations", activation, Activation, "clamp(0.5)")
         self.name = ""  # shown in errors; a model sets it to the position of the block
 
     @abstractmethod
@@ -127,7 +130,10 @@ class Hopfield(Energy):
         return shapes
 
     def init_state(self, x: Tensor) -> State:
-        shapes = self.layer_shapes(x.shape[1:])
+        try:
+            shapes = self.layer_shapes(x.shape[1:])
+        except ValueError as error:
+            raise ValueError(f"An input of shape {tuple(x.shape)} does not fit {self.label}. {error}") from None
         return tuple(
             activation.sigma(x.new_zeros(x.shape[0], *shape))
             for activation, shape in zip(self.activations, shapes, strict=True)

@@ -18,7 +18,5 @@ class DivergenceError(RuntimeError):
         return type(self), (self.block, self.sweep, self.residual, self.advice)
 
 
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Refuse a `value` that is not one of `choices`."""
-    if value not in choices:
-        raise ValueError(f"Unknown {name} {value!r}; choose one of {', '.join(map(repr, choices))}.")
+class UnsettledError(RuntimeError):
+    """An equilibrium was needed, and the relaxation found none."""

@@ -25,7 +25,7 @@ def goe_(weight: Tensor, variance: float = 1.0, generator: torch.Generator | Non
     Paper: appendix A.6, Weight Initialization
     """
     if not (math.isfinite(variance) and variance > 0):
-        raise ValueError(f"`variance` must be positive, got {variance}.")
+        raise ValueError(f"`variance` must be positive and finite, got {variance}: the paper's range is 1e-5 to 1e-3.")
     if weight.dim() < 2 or weight.shape[-1] != weight.shape[-2]:
         raise ValueError(
             f"The Gaussian orthogonal ensemble is one of symmetric matrices; got a weight of shape {tuple(weight.shape)}, "
@@ -40,7 +40,7 @@ def goe_(weight: Tensor, variance: float = 1.0, generator: torch.Generator | Non
 def initialise(model: M, weight: Callable[[Tensor], object]) -> M:
     """Apply `weight`, such as `goe_` or one of `torch.nn.init`, to every convolution of `model`, analog and digital.
 
-    Dense layers and biases keep what they have, as the paper's do.
+    Dense layers and biases keep what they have: a reading of the paper, which does not say.
     """
     for module in model.modules():
         if isinstance(module, Convolution | nn.Conv2d):

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ffebm.checks import check_size
 from ffebm.pooling import Pool
 
 Shape = tuple[int, ...]
@@ -47,7 +48,8 @@ class Interaction(nn.Module, ABC):
         """A value per sample, shape (B,), with the parameters' derivative of `forward(*high) - forward(*low)`.
 
         Subclasses override it to subtract states before they are multiplied. The two ends are nearly equal, and in float32 the
-        difference of their products loses two to four more digits than the products of their differences.
+        difference of their products loses one to five more digits than the products of their differences
+        (results/contrast_accuracy.md).
         """
         return self(*high) - self(*low)
 
@@ -61,8 +63,8 @@ class Dense(Interaction):
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
         super().__init__()
-        check_positive("in_features", in_features)
-        check_positive("out_features", out_features)
+        check_size("in_features", in_features)
+        check_size("out_features", out_features)
         linear = nn.Linear(in_features, out_features, bias)
         self.weight, self.bias = linear.weight, linear.bias
 
@@ -110,9 +112,8 @@ class Convolution(Interaction):
         super().__init__()
         sizes = {"in_channels": in_channels, "out_channels": out_channels, "kernel": kernel, "stride": stride}
         for name, size in sizes.items():
-            check_positive(name, size)
-        if padding < 0:
-            raise ValueError(f"`padding` must not be negative, got {padding}.")
+            check_size(name, size)
+        check_size("padding", padding, least=0)
         convolution = nn.Conv2d(in_channels, out_channels, kernel, bias=bias)
         self.weight, self.bias = convolution.weight, convolution.bias
         self.stride = stride
@@ -188,8 +189,3 @@ def _mean_and_difference(high: Tensor, low: Tensor) -> _Pair:
 def dot(a: Tensor, b: Tensor) -> Tensor:
     """The scalar product of every sample, shape (B,)."""
     return (a * b).flatten(1).sum(1)
-
-
-def check_positive(name: str, size: int) -> None:
-    if size < 1:
-        raise ValueError(f"`{name}` must be at least 1, got {size}.")

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from ffebm.block import EnergyBlock
-from ffebm.errors import check_choice
+from ffebm.checks import check_choice, check_type
 from ffebm.gradient import GradientEstimator
 from ffebm.relaxation import Relaxation
 from ffebm.summary import Summary, summarise
@@ -32,8 +32,8 @@ class FFEBM(nn.Module):
 
     $$s^0 = x, \qquad x^k = F^k(s^{k-1}), \qquad s^k = \operatorname{argmin}_s E^k(s, \theta^k, x^k), \qquad o = F^N(s^{N-1})$$
 
-    `model(x)` gives logits, differentiable like those of any module. `model(x, y)` also gives the loss of every sample; reduce
-    those as you like and call `backward`. Its logits are then for metrics only, and carry no gradient.
+    `model(x).logits` are the logits, differentiable like the output of any module. `model(x, y).losses` has the loss of every
+    sample; reduce those as you like and call `backward`. The logits are then for metrics only, and carry no gradient.
 
     Args:
         stages: the digital parts $F^1 \ldots F^{N-1}$, any modules. Each runs once per step, so batch-norm is welcome.
@@ -80,8 +80,8 @@ class FFEBM(nn.Module):
         for stage, block in earlier:
             x = block(stage(x))
         x = last_stage(x)
-        if y is not None and len(y) != len(x):
-            raise ValueError(f"Each sample needs one target: got {len(x)} samples and {len(y)} targets.")
+        if y is not None and y.shape[:1] != x.shape[:1]:
+            raise ValueError(f"Each sample needs one target: got {len(x)} samples and targets of shape {tuple(y.shape)}.")
         if y is not None and self.nudge == "elastic":
             losses, relaxed = last_block.losses(x, ReadoutCost(self.readout, self.criterion), y)
             with torch.no_grad():
@@ -98,6 +98,7 @@ class FFEBM(nn.Module):
 
     def use(self, estimator: GradientEstimator, relax: Relaxation | None = None) -> FFEBM:
         """Give every block this estimator, and this free relaxation if there is one; returns the model."""
+        check_type("estimator", estimator, GradientEstimator, "EquilibriumPropagation()")
         for _, block in self.chain:
             block.estimator = estimator
             block.relax = block.relax if relax is None else relax

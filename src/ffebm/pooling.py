@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ffebm.checks import check_size
+
 
 class Pool(nn.Module, ABC):
     r"""A pooling of square windows.
@@ -19,8 +21,8 @@ class Pool(nn.Module, ABC):
     def __init__(self, window: int = 2, stride: int | None = None) -> None:
         super().__init__()
         stride = window if stride is None else stride
-        if window < 1 or stride < 1:
-            raise ValueError(f"Pooling needs `window` and `stride` of at least 1, got {window} and {stride}.")
+        check_size("window", window)
+        check_size("stride", stride)
         self.window = window
         self.stride = stride
 

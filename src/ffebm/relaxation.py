@@ -11,8 +11,9 @@ from typing import Literal, NamedTuple, NoReturn, get_args
 import torch
 from torch import Tensor
 
+from ffebm.checks import check_choice, check_size
 from ffebm.energy import Energy, State
-from ffebm.errors import DivergenceError, check_choice
+from ffebm.errors import DivergenceError
 from ffebm.nudge import Nudge, per_sample
 
 Observer = Callable[[int, State], None]  # called with the number of sweeps done, from 0, and the state
@@ -43,8 +44,7 @@ class Relaxation(ABC):
     tolerance: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
-            raise ValueError(f"`steps` must be a whole number of at least 1, got {self.steps!r}: each is one sweep.")
+        check_size("steps", self.steps)
         if self.tolerance is not None and not (math.isfinite(self.tolerance) and self.tolerance > 0):
             raise ValueError(f"`tolerance` must be positive, got {self.tolerance}; use None for a fixed number of sweeps.")
 
@@ -85,11 +85,11 @@ class Relaxation(ABC):
             previous, state = state, self.sweep(energy, state, x, nudge)
             residual = change(state, previous).max().item()
             if not math.isfinite(residual):
-                raise DivergenceError(energy.label, sweep, residual, _ADVICE)
+                raise DivergenceError(energy.label, sweep, residual, ADVICE)
             if sweep == 1:
                 scale = max(s.abs().max().item() for s in state)
         if residual > RUNAWAY * (1 + scale):
-            raise DivergenceError(energy.label, self.steps, residual, _ADVICE)
+            raise DivergenceError(energy.label, self.steps, residual, ADVICE)
 
     @staticmethod
     def _refuse(energy: Energy, name: str, tensor: Tensor) -> NoReturn:
@@ -100,7 +100,7 @@ class Relaxation(ABC):
         )
 
 
-_ADVICE = (
+ADVICE = (
     "The weights inside the block are too large for its activations: lower their initial scale or the learning rate, "
     "clamp the output layer, or use a smaller slope."
 )
@@ -112,8 +112,9 @@ class FixedPoint(Relaxation):
 
     Args:
         order: which layers move together. `"odd-even"` and `"even-odd"` update half of the layers, then the other half from the
-            new values: twice as fast as `"synchronous"`, which moves all layers at once, and without pooling they never raise
-            the energy. `"output-first"` and `"output-last"` are whichever of the two starts or ends with the last layer.
+            new values: faster than `"synchronous"`, which moves all layers at once, and without max or soft pooling they
+            never raise the energy. `"output-first"` and `"output-last"` are whichever of the two starts or ends with the last
+            layer.
 
     Paper: Eq. [eq:fixed-point-iteration], Alg. [alg:asynchronous], Alg. [alg:asynchronous-last-block]
     """

@@ -1,1 +1,1 @@
-"""The experiments of the paper, built on the library; the library never imports this."""
+"""Data and networks of the paper's experiments, built on the library; the library never imports this."""

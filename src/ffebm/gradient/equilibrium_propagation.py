@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from ffebm.checks import check_choice, check_type
 from ffebm.energy import Energy, State
-from ffebm.errors import check_choice
 from ffebm.gradient.estimator import (
     Deltas,
     Gradients,
@@ -42,15 +42,16 @@ class EquilibriumPropagation(ImplicitEstimator):
     Args:
         relax: the nudged phases, which start from the free equilibrium. Starting with the last layer, where the error
             enters, wastes no half-sweep.
-        beta: the strength of the nudge. Small is accurate until rounding drowns the contrast; in float32 that leaves roughly
-            0.01 to 0.2.
+        beta: the strength of the nudge. Small is accurate until rounding drowns the contrast; in float32 that leaves a wide
+            window, roughly 0.001 to 0.2.
         variant: `"centered"` has an error of order β²; `"positive"` and `"negative"` contrast one nudged state with the
             free one, at half the cost of the nudged phase, with an error of order β, and only where the free phase settles:
             what it still moves by enters the contrast, which cancels in the centered variant.
         scale: `"unit"` brings each sample's error signal to norm 1 before the nudge and undoes it after, so that results
             do not change when a loss is scaled, summed instead of averaged, or accumulated. `"paper"` nudges by β times
             the per-sample gradient of a loss that is averaged over the batch, as the paper does. The elastic nudge of a
-            last block acts on the per-sample loss itself, and needs neither.
+            last block takes β times the criterion itself: scaling or reducing its result changes nothing, scaling inside
+            the criterion acts like scaling β.
 
     Paper: Theorem [theorem:main-result], Eq. [def:c-ep-weight-update], Alg. [alg:explicit-bp-ep-chain],
     Alg. [alg:block-grad-last-block]
@@ -62,6 +63,7 @@ class EquilibriumPropagation(ImplicitEstimator):
     scale: Scale = field(default="unit", kw_only=True)
 
     def __post_init__(self) -> None:
+        check_type("relax", self.relax, Relaxation, "FixedPoint(10); the strength of the nudge is `beta=`")
         if self.beta == 0:
             raise ValueError(
                 f"`beta` must be non-zero, got {self.beta}: equilibrium propagation divides by it. "

@@ -27,7 +27,7 @@ class Gradients(NamedTuple):
 
 
 class GradientEstimator(ABC):
-    """Solves for the equilibrium of a block *and* owns its derivative, as optimistix's adjoints do."""
+    """Solves for the equilibrium of a block *and* owns its derivative."""
 
     @abstractmethod
     def equilibrium(self, energy: Energy, x: Tensor, relax: Relaxation) -> Relaxed:

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ffebm.checks import check_type
 from ffebm.energy import Energy, State
+from ffebm.errors import DivergenceError
 from ffebm.gradient.estimator import Deltas, Gradients, ImplicitEstimator, differentiate, sample_norms
 from ffebm.nudge import per_sample
-from ffebm.relaxation import FixedPoint, Relaxation, iterate
+from ffebm.relaxation import ADVICE, RUNAWAY, FixedPoint, Relaxation, iterate
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,9 @@ class RecurrentBackprop(ImplicitEstimator):
     """
 
     relax: Relaxation = field(default_factory=lambda: FixedPoint(20, order="output-last"))
+
+    def __post_init__(self) -> None:
+        check_type("relax", self.relax, Relaxation, "FixedPoint(20)")
 
     def gradient(self, energy: Energy, x: Tensor, state: State, deltas: Deltas) -> Gradients:
         with torch.enable_grad():
@@ -46,7 +51,10 @@ class RecurrentBackprop(ImplicitEstimator):
 
         adjoint = unit
         if self.relax.steps > 1:  # the last of the iterations is the pull back to the parameters
-            adjoint = iterate(step, unit, self.relax.steps - 1, self.relax.tolerance).state
+            adjoint, residual, _ = iterate(step, unit, self.relax.steps - 1, self.relax.tolerance)
+            worst = residual[size.isfinite()].amax().item() if bool(size.isfinite().any()) else 0.0
+            if not worst <= RUNAWAY:
+                raise DivergenceError(energy.label, self.relax.steps, worst, f"This was the adjoint iteration. {ADVICE}")
         with torch.enable_grad():
             pulls = [(per_sample(size, a) * a * s).sum() for a, s in zip(adjoint, swept, strict=True)]
             return differentiate(torch.stack(pulls).sum(), x, energy)

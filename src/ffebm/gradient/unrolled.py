@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ffebm.checks import check_type
 from ffebm.energy import Energy
 from ffebm.gradient.estimator import GradientEstimator
 from ffebm.relaxation import FixedPoint, Relaxation, Relaxed
@@ -27,10 +28,14 @@ class Unrolled(GradientEstimator):
 
     relax: Relaxation = field(default_factory=lambda: FixedPoint(10, order="output-last"))
 
+    def __post_init__(self) -> None:
+        check_type("relax", self.relax, Relaxation, "FixedPoint(10)")
+
     def equilibrium(self, energy: Energy, x: Tensor, relax: Relaxation) -> Relaxed:
         with torch.no_grad():
             free = relax(energy, x)
-        return self.relax(energy, x, start=free.state)
+        recorded = self.relax(energy, x, start=free.state)
+        return Relaxed(recorded.state, free.residual, free.sweeps)  # these tell whether it was an equilibrium
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,18 @@
+"""Refusals of bad arguments, at construction: what, got, why, what to do instead."""
+
+from __future__ import annotations
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"Unknown {name} {value!r}; choose one of {', '.join(map(repr, choices))}.")
+
+
+def check_type(name: str, value: object, kind: type, example: str) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(f"`{name}` must be a {kind.__name__} such as {example}, got {value!r}.")
+
+
+def check_size(name: str, size: int, least: int = 1) -> None:
+    if isinstance(size, bool) or not isinstance(size, int) or size < least:
+        raise ValueError(f"`{name}` must be a whole number of at least {least}, got {size!r}: it counts something.")
