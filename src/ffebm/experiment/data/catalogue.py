@@ -1,0 +1,77 @@
+"""The data sets by name: where their files lie, and whether they are all there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ffebm.checks import check_choice
+from ffebm.experiment.data.cifar import read_cifar10, read_cifar100
+from ffebm.experiment.data.dataset import DataError, Dataset
+from ffebm.experiment.data.digits import digits
+from ffebm.experiment.data.idx import read_fashion_mnist, read_mnist
+from ffebm.experiment.data.imagenet32 import read_imagenet32
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A data set that is read from files."""
+
+    folders: tuple[str, ...]  # below the data folder, the first that exists; "" is the folder itself
+    read: Callable[[Path], Dataset]
+    train: int
+    test: int
+
+
+ENTRIES: dict[str, Entry] = {
+    "cifar10": Entry(("cifar-10-batches-py", ""), read_cifar10, 50_000, 10_000),
+    "cifar100": Entry(("cifar-100-python", ""), read_cifar100, 50_000, 10_000),
+    "imagenet32": Entry(("imagenet32", "Imagenet32", ""), read_imagenet32, 1_281_167, 50_000),
+    "mnist": Entry(("mnist", "MNIST/raw", ""), read_mnist, 60_000, 10_000),
+    "fashion-mnist": Entry(("fashion-mnist", "FashionMNIST/raw", ""), read_fashion_mnist, 60_000, 10_000),
+}
+NAMES = ("digits", *ENTRIES)
+
+
+def load(name: str, root: Path | None = None) -> Dataset:
+    """Read a data set from the folder `root`, or from that which the environment variable FFEBM_DATA names."""
+    check_choice("data set", name, NAMES)
+    if name == "digits":
+        return digits()
+    root = data_folder(name, root)
+    return ENTRIES[name].read(_folder(ENTRIES[name], root))
+
+
+def data_folder(name: str, root: Path | None) -> Path:
+    found = root or (Path(os.environ["FFEBM_DATA"]) if os.environ.get("FFEBM_DATA") else None)
+    if found is None:
+        raise DataError(f"Where is {name}? Give --data DIR, or set FFEBM_DATA; `ffebm data fetch {name}` downloads it.")
+    if not found.is_dir():
+        raise DataError(f"The data folder {found} does not exist. `ffebm data fetch {name} --data {found}` makes it.")
+    return found
+
+
+def check(root: Path) -> dict[str, str]:
+    """For every data set, what is there: the answer is a sentence that starts with complete, damaged, partial or absent."""
+    report = {}
+    for name, entry in ENTRIES.items():
+        folder = _folder(entry, root)
+        if folder == root or not any(folder.iterdir()):
+            report[name] = f"absent: no {entry.folders[0]} here"
+            continue
+        try:
+            dataset = entry.read(folder)
+        except DataError as error:
+            report[name] = f"damaged: {error}"
+            continue
+        sizes = len(dataset.train), len(dataset.test)
+        counts = f"{sizes[0]:,} training and {sizes[1]:,} test images in {folder}"
+        official = f"the official set has {entry.train:,} and {entry.test:,}"
+        report[name] = f"complete: {counts}" if sizes == (entry.train, entry.test) else f"partial: {counts}; {official}"
+    return report
+
+
+def _folder(entry: Entry, root: Path) -> Path:
+    return next(folder for folder in (root / name for name in entry.folders) if folder.is_dir())

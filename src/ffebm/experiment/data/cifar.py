@@ -1,0 +1,43 @@
+"""CIFAR-10 and CIFAR-100, from the official python batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ffebm.experiment.data.dataset import DataError, Dataset, Samples, checked_samples, joined
+from ffebm.experiment.data.unpickling import read_pickle
+
+SHAPE = (3, 32, 32)
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # Paper: Table [tab:data_normalization]
+
+CIFAR10_FILES = {
+    **{f"data_batch_{i}": 10_000 for i in range(1, 6)},
+    "test_batch": 10_000,
+}
+CIFAR100_FILES = {"train": 50_000, "test": 10_000}
+
+
+def read_cifar10(folder: Path) -> Dataset:
+    parts = {name: _read(folder / name, "labels", 10) for name in CIFAR10_FILES}
+    train = joined([part for name, part in parts.items() if name != "test_batch"])
+    return Dataset("cifar10", train, parts["test_batch"], _names(folder / "batches.meta", "label_names", 10), MEAN, STD)
+
+
+def read_cifar100(folder: Path) -> Dataset:
+    train, test = (_read(folder / name, "fine_labels", 100) for name in CIFAR100_FILES)
+    return Dataset("cifar100", train, test, _names(folder / "meta", "fine_label_names", 100), MEAN, STD)
+
+
+def _read(path: Path, labels: str, classes: int) -> Samples:
+    content = read_pickle(path)
+    missing = {"data", labels} - content.keys()
+    if missing:
+        raise DataError(f"{path} lacks {', '.join(sorted(missing))}; it holds {', '.join(sorted(content))}. Fetch it again.")
+    return checked_samples(content["data"], content[labels], SHAPE, classes, str(path))
+
+
+def _names(path: Path, key: str, classes: int) -> tuple[str, ...]:
+    names = read_pickle(path).get(key)
+    if not isinstance(names, list) or len(names) != classes:
+        raise DataError(f"{path} should name {classes} classes under {key}. Fetch it again.")
+    return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)

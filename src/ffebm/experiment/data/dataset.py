@@ -1,0 +1,74 @@
+"""What a data set is once it is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class DataError(Exception):
+    """Files that are missing, damaged or not what their name says."""
+
+
+class Samples(NamedTuple):
+    """Images of shape (N, C, H, W), as bytes, with their labels."""
+
+    x: Tensor  # uint8
+    y: Tensor  # int64
+
+    def __len__(self) -> int:  # of samples, not of the pair
+        return self.x.shape[0]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Training and test images, and the statistics to normalise them by."""
+
+    name: str
+    train: Samples
+    test: Samples
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one image."""
+        return tuple(self.train.x.shape[1:])
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """Bytes to floats of mean 0 and deviation 1, by channel."""
+        mean = torch.tensor(self.mean, device=x.device).view(-1, 1, 1)
+        std = torch.tensor(self.std, device=x.device).view(-1, 1, 1)
+        return (x.float() / 255 - mean) / std
+
+
+def checked_samples(images: object, labels: object, shape: tuple[int, int, int], classes: int, where: str) -> Samples:
+    """Images and labels as tensors, or a `DataError` that says what is wrong with them and where they came from."""
+    pixels = int(np.prod(shape))
+    if not isinstance(images, np.ndarray) or images.dtype != np.uint8:
+        kind = f"an array of {images.dtype}" if isinstance(images, np.ndarray) else type(images).__name__
+        raise DataError(f"{where}: images must be an array of uint8, got {kind}. The file is not the official one; fetch it again.")
+    if images.size == 0 or images.size % pixels:
+        raise DataError(f"{where}: {images.size} bytes of images are not a whole number of {shape} images. Fetch it again.")
+    try:
+        numbers = np.asarray(labels)
+    except ValueError:
+        numbers = np.empty(0)
+    count = images.size // pixels
+    if numbers.shape != (count,) or numbers.dtype.kind not in "iu":
+        raise DataError(f"{where}: {count} images need as many whole-number labels, got shape {numbers.shape}. Fetch it again.")
+    if numbers.min() < 0 or numbers.max() >= classes:
+        raise DataError(
+            f"{where}: labels run from {numbers.min()} to {numbers.max()}, but there are {classes} classes (0 to {classes - 1}). "
+            "The file is damaged or belongs to another data set."
+        )
+    return Samples(torch.from_numpy(images.reshape(count, *shape).copy()), torch.from_numpy(numbers.astype(np.int64)))
+
+
+def joined(parts: list[Samples]) -> Samples:
+    return Samples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
