@@ -100,7 +100,7 @@ def test_the_folder_may_come_from_the_environment(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("FFEBM_DATA", str(tmp_path))
     assert len(load("cifar10").train) == 100
     monkeypatch.delenv("FFEBM_DATA")
-    with pytest.raises(DataError, match="Give --data DIR, or set FFEBM_DATA"):
+    with pytest.raises(DataError, match="Give its folder, or set the environment variable FFEBM_DATA"):
         load("cifar10")
 
 
@@ -169,7 +169,7 @@ def test_refuses_noise(tmp_path: Path) -> None:
 
 
 def test_refuses_an_empty_or_absent_folder(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"data_batch_1 is missing.* fetch"):
+    with pytest.raises(DataError, match=r"data_batch_1 is missing.* official files"):
         load("cifar10", tmp_path)
     with pytest.raises(DataError, match="does not exist"):
         load("cifar10", tmp_path / "nowhere")

@@ -47,9 +47,9 @@ def load(name: str, root: Path | None = None) -> Dataset:
 def data_folder(name: str, root: Path | None) -> Path:
     found = root or (Path(os.environ["FFEBM_DATA"]) if os.environ.get("FFEBM_DATA") else None)
     if found is None:
-        raise DataError(f"Where is {name}? Give --data DIR, or set FFEBM_DATA; `ffebm data fetch {name}` downloads it.")
+        raise DataError(f"Where is {name}? Give its folder, or set the environment variable FFEBM_DATA to it.")
     if not found.is_dir():
-        raise DataError(f"The data folder {found} does not exist. `ffebm data fetch {name} --data {found}` makes it.")
+        raise DataError(f"The data folder {found} does not exist: name the one that holds {name}.")
     return found
 
 

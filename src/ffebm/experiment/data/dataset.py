@@ -52,7 +52,9 @@ def checked_samples(images: object, labels: object, shape: tuple[int, int, int],
     pixels = int(np.prod(shape))
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8:
         kind = f"an array of {images.dtype}" if isinstance(images, np.ndarray) else type(images).__name__
-        raise DataError(f"{where}: images must be an array of uint8, got {kind}. The file is not the official one; fetch it again.")
+        raise DataError(
+            f"{where}: images must be an array of uint8, got {kind}. This is not the official file; fetch it again."
+        )
     if images.size == 0 or images.size % pixels:
         raise DataError(f"{where}: {images.size} bytes of images are not a whole number of {shape} images. Fetch it again.")
     try:
@@ -61,7 +63,7 @@ def checked_samples(images: object, labels: object, shape: tuple[int, int, int],
         numbers = np.empty(0)
     count = images.size // pixels
     if numbers.shape != (count,) or numbers.dtype.kind not in "iu":
-        raise DataError(f"{where}: {count} images need as many whole-number labels, got shape {numbers.shape}. Fetch it again.")
+        raise DataError(f"{where}: {count} images need as many whole-number labels, got {numbers.shape}. Fetch it again.")
     if numbers.min() < 0 or numbers.max() >= classes:
         raise DataError(
             f"{where}: labels run from {numbers.min()} to {numbers.max()}, but there are {classes} classes (0 to {classes - 1}). "

@@ -28,8 +28,7 @@ def read_fashion_mnist(folder: Path) -> Dataset:
 def _read(folder: Path, name: str, classes: tuple[str, ...], mean: tuple[float], std: tuple[float]) -> Dataset:
     arrays = [read_idx(find(folder, file)) for file in FILES]
     train, test = (
-        checked_samples(images, labels, SHAPE, len(classes), str(folder))
-        for images, labels in (arrays[:2], arrays[2:])
+        checked_samples(images, labels, SHAPE, len(classes), str(folder)) for images, labels in (arrays[:2], arrays[2:])
     )
     return Dataset(name, train, test, classes, mean, std)
 
@@ -39,7 +38,7 @@ def find(folder: Path, file: str) -> Path:
     plain, packed = folder / file, folder / f"{file}.gz"
     if plain.is_file() or packed.is_file():
         return plain if plain.is_file() else packed
-    raise DataError(f"{plain} (or {packed.name}) is missing. Run `ffebm data fetch`, or point --data to the folder that holds it.")
+    raise DataError(f"{plain} (or {packed.name}) is missing. Put the official files there, or name the folder that holds them.")
 
 
 def read_idx(path: Path) -> np.ndarray:

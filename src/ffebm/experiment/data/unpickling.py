@@ -11,6 +11,7 @@ import numpy as np
 
 from ffebm.experiment.data.dataset import DataError
 
+
 def _latin1(text: str, encoding: str) -> bytes:
     """How Python 3 writes bytes into a protocol 2 pickle; a stand-in for `codecs.encode`, which knows more than it should."""
     if encoding != "latin1":
@@ -27,6 +28,19 @@ _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy._core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
 }
 
+# What the unpickler raises on damaged input, besides its own error.
+_UNREADABLE = (
+    pickle.UnpicklingError,
+    AttributeError,
+    EOFError,
+    IndexError,
+    KeyError,
+    MemoryError,
+    OverflowError,
+    TypeError,
+    ValueError,
+)
+
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
@@ -41,9 +55,11 @@ def read_pickle(path: Path) -> dict[str, Any]:
     try:
         content = _Unpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
     except FileNotFoundError:
-        raise DataError(f"{path} is missing. Run `ffebm data fetch`, or point --data to the folder that holds it.") from None
-    except (pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, MemoryError) as error:
-        raise DataError(f"{path} is not a readable data file: {error}. It was not executed. Remove it and fetch it again.") from None
+        raise DataError(f"{path} is missing. Put the official files there, or name the folder that holds them.") from None
+    except _UNREADABLE as error:
+        raise DataError(
+            f"{path} is not a readable data file: {error}. It was not executed. Remove it and fetch it anew."
+        ) from None
     if not isinstance(content, dict):
         raise DataError(f"{path} holds {type(content).__name__} where a dictionary was expected. Remove it and fetch it again.")
     return {key.decode("latin1") if isinstance(key, bytes) else str(key): value for key, value in content.items()}
