@@ -66,7 +66,7 @@ def checked_samples(images: object, labels: object, shape: tuple[int, int, int],
         raise DataError(f"{where}: {count} images need as many whole-number labels, got {numbers.shape}. Fetch it again.")
     if numbers.min() < 0 or numbers.max() >= classes:
         raise DataError(
-            f"{where}: labels run from {numbers.min()} to {numbers.max()}, but there are {classes} classes (0 to {classes - 1}). "
+            f"{where}: labels run from {numbers.min()} to {numbers.max()}, but there are {classes} classes, from 0. "
             "The file is damaged or belongs to another data set."
         )
     return Samples(torch.from_numpy(images.reshape(count, *shape).copy()), torch.from_numpy(numbers.astype(np.int64)))
