@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -11,12 +12,14 @@ from torch.func import functional_call
 
 from ffebm import (
     FFEBM,
+    AveragePool,
     BackpropThroughTime,
     ConvLayer,
     Convolution,
     Dense,
     DenseLayer,
     DivergenceError,
+    Energy,
     EnergyBlock,
     EquilibriumPropagation,
     FixedPoint,
@@ -24,6 +27,7 @@ from ffebm import (
     Hopfield,
     MaxPool,
     RecurrentBackprop,
+    State,
     Unrolled,
     build,
     clamp,
@@ -329,3 +333,123 @@ def test_recorded_sweeps_report_on_the_free_phase() -> None:
     assert block.sweeps is not None
     assert (block.sweeps - free.sweeps).abs().max() <= 3
     assert (block.sweeps > 3).any()
+
+
+def test_one_tensor_under_two_names_and_buffers_through_functional_call(estimator: GradientEstimator) -> None:
+    """What `functional_call` puts into a block for one call is what its gradient is of."""
+    energy = Hopfield([Dense(5, 5, bias=False), Dense(5, 5, bias=False)])
+    block = EnergyBlock(energy, FixedPoint(60), estimator)
+    shared = (0.3 * torch.randn(5, 5)).requires_grad_()
+    names = [name for name, _ in block.named_parameters()]
+    x = torch.rand(3, 5)
+    functional_call(block, dict.fromkeys(names, shared), (x,)).square().sum().backward()
+    tied = Dense(5, 5, bias=False)
+    with torch.no_grad():
+        tied.weight.copy_(shared)
+    EnergyBlock(Hopfield([tied, tied]), FixedPoint(60), estimator)(x).square().sum().backward()
+    torch.testing.assert_close(shared.grad, tied.weight.grad, rtol=1e-4, atol=1e-5)
+
+
+class Gained(Energy):
+    """½‖s‖² − gain·s·x, with the gain in a buffer: s = gain·x."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("gain", torch.tensor(2.0))
+
+    def forward(self, state: State, x: Tensor) -> Tensor:
+        return (state[0].square() / 2 - self.gain * state[0] * x).sum(1)
+
+
+def test_buffers_are_those_of_the_forward_pass() -> None:
+    block = EnergyBlock(Gained())
+    x = torch.rand(2, 3, requires_grad=True)
+    functional_call(block, {"energy.gain": torch.tensor(3.0)}, (x,)).sum().backward()
+    torch.testing.assert_close(x.grad, torch.full_like(x, 3.0), rtol=1e-3, atol=0)
+    out = block(x)
+    block.energy.gain.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+@pytest.mark.parametrize("elastic", [True, False])
+def test_two_threads_share_a_model(elastic: bool) -> None:
+    """The backward pass never touches the module that it differentiates."""
+    net = model(EquilibriumPropagation())
+    parameters = dict(net.named_parameters())
+    x, y = data()
+
+    def work() -> None:
+        for _ in range(5):
+            loss = step_losses(net, x, y).mean() if elastic else net(x).logits.square().mean()
+            torch.autograd.grad(loss, list(parameters.values()))
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(work) for _ in range(2)]:
+            done.result()
+    assert all(parameters[name] is p for name, p in net.named_parameters())
+
+
+@pytest.mark.parametrize("shape", [(2, 1), ()])
+def test_an_energy_of_the_wrong_shape_is_refused(shape: tuple[int, ...]) -> None:
+    class Wrong(Gained):
+        def forward(self, state: State, x: Tensor) -> Tensor:
+            energies = super().forward(state, x)
+            return energies.unsqueeze(1) if shape else energies.sum()
+
+    with pytest.raises(ValueError, match=r"must return one energy per sample, shape \(2,\), got"):
+        EnergyBlock(Wrong())(torch.rand(2, 3))
+
+
+@pytest.mark.parametrize("start", [torch.zeros(2, 3), (torch.zeros(1, 3),), (torch.zeros(2, 3),) * 2])
+def test_a_state_of_the_wrong_shape_is_refused(start: object) -> None:
+    with pytest.raises(ValueError, match="must be a tuple of 1 tensors"):
+        FixedPoint(2)(Gained(), torch.rand(2, 3), start=start)
+
+
+@pytest.mark.parametrize("part", [nn.BatchNorm1d(3), nn.Dropout()])
+def test_energies_keep_samples_apart(part: nn.Module) -> None:
+    energy = Gained()
+    energy.part = part
+    with pytest.raises(ValueError, match=r"The energy holds \w+ \(part\)"):
+        EnergyBlock(energy)
+
+
+@pytest.mark.parametrize("name", ["ID", "BPTT"])
+def test_layers_that_the_error_does_not_reach_get_zeros(name: str) -> None:
+    """As EP and recurrent backprop give; DDP waits for a gradient of every parameter."""
+    estimator = Unrolled(FixedPoint(1)) if name == "ID" else BackpropThroughTime()
+    block = EnergyBlock(Hopfield([Dense(4, 4) for _ in range(3)]), FixedPoint(1), estimator)
+    x = torch.rand(2, 4, requires_grad=True)
+    block(x).sum().backward()
+    assert x.grad is not None
+    assert all(p.grad is not None for p in block.parameters())
+
+
+def test_a_pool_with_parameters_is_differentiated() -> None:
+    class Gain(AveragePool):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gain = nn.Parameter(torch.tensor(0.7, dtype=torch.float64))
+
+        def forward(self, u: Tensor) -> Tensor:
+            return self.gain * super().forward(u)
+
+        def transpose(self, u: Tensor, g: Tensor) -> Tensor:
+            return super().transpose(u, self.gain * g)
+
+    energy = Hopfield([Convolution(2, 2, padding=1, pool=Gain())], [clamp(0.5), identity()]).double()
+    x = torch.rand(2, 2, 4, 4, dtype=torch.float64)
+    relax = FixedPoint(300)
+    found = []
+    for estimator in (EquilibriumPropagation(relax, beta=1e-4), RecurrentBackprop(relax)):
+        output = EnergyBlock(energy, relax, estimator)(x)
+        found.append(torch.autograd.grad(output.square().sum(), energy.edges[0].pool.gain)[0])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=0)
+    assert found[1] != 0
+
+
+def test_targets_that_want_gradients_are_refused() -> None:
+    net = build((6,), [DenseLayer(5)], 1, 2, criterion=lambda o, y: (o - y).square().sum(1))
+    with pytest.raises(ValueError, match="no gradient to the targets"):
+        net(torch.rand(2, 6), torch.rand(2, 2, requires_grad=True))

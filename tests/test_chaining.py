@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from ffebm import EquilibriumPropagation, FixedPoint, Unrolled
 from ffebm.chaining import explicit_chain, implicit_chain
-from ffebm.diagnostics import gradients
+from ffebm.diagnostics import gradients, transients
 from nets import batch, make, worst
 
 
@@ -54,3 +55,31 @@ def test_frozen_parameters_are_left_out() -> None:
     found = explicit_chain(model, x, y)
     assert worst(found, gradients(model, x, y)) < 1e-12
     assert not any(name.startswith(("stages.1", "blocks.0")) for name in found)
+
+
+class Tempered(nn.Module):
+    """A criterion with a parameter of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
+
+    def forward(self, logits: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(logits / self.temperature, y, reduction="none")
+
+
+@pytest.mark.parametrize("nudge", ["elastic", "stationary"])
+def test_a_criterion_may_have_parameters(nudge: str) -> None:
+    model = make("dense", 2, EquilibriumPropagation(), criterion=Tempered(), nudge=nudge)
+    x, y = batch(model)
+    found = explicit_chain(model, x, y)
+    assert found["criterion.temperature"] != 0
+    assert worst(found, gradients(model, x, y)) < 1e-12
+    assert "criterion.temperature" in {t.name for t in transients(model, x, y, FixedPoint(2))}
+
+
+def test_shared_parameters_are_refused() -> None:
+    model = make("dense", 2, EquilibriumPropagation())
+    model.blocks[1] = model.blocks[0]
+    with pytest.raises(ValueError, match="several parts share"):
+        explicit_chain(model, *batch(model))

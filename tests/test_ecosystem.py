@@ -56,6 +56,8 @@ def _ddp_worker(rank: int, port: int, name: str, folder: str) -> None:
     mean_loss(net, x[mine], y[mine]).backward()
     if rank == 0:
         torch.save([p.grad for p in net.parameters()], Path(folder) / "grads.pt")
+    dist.barrier()
+    del net  # gloo may hang where a model outlives its process group
     dist.destroy_process_group()
 
 

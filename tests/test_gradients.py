@@ -215,11 +215,8 @@ class TestLinearNets:
 def test_second_derivatives_through_recorded_sweeps() -> None:
     energy = Hopfield([Dense(4, 3)], [sigmoid(), sigmoid()]).double()
     for estimator in (Unrolled(FixedPoint(60)), BackpropThroughTime()):
-        block = EnergyBlock(energy, FixedPoint(60), estimator)
         x = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)
-        (g,) = torch.autograd.grad(block(x).square().sum(), x, create_graph=True)
-        (second,) = torch.autograd.grad(g.square().sum(), x)
-        assert second.norm() > 0
+        assert torch.autograd.gradgradcheck(EnergyBlock(energy, FixedPoint(60), estimator), x)
 
 
 @pytest.mark.parametrize("scale", ["unit", "paper"])
@@ -245,3 +242,30 @@ def test_both_scales_of_beta_tend_to_the_gradient(scale: str) -> None:
 def test_refuses_settings(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         EquilibriumPropagation(**options)
+
+
+def test_a_tolerance_of_the_nudged_phase_is_relative_to_beta() -> None:
+    """An absolute one would call a small nudge settled before it has reached the input."""
+    torch.manual_seed(0)
+    energy = Hopfield([Dense(64, 64) for _ in range(4)], clamp(0.5)).double()
+    x = torch.rand(4, 64, dtype=torch.float64, requires_grad=True)
+
+    def slope(relax: FixedPoint) -> Tensor:
+        block = EnergyBlock(energy, CONVERGED, EquilibriumPropagation(relax, beta=1e-3))
+        return torch.autograd.grad(block(x).square().sum(), x)[0]
+
+    settled = slope(FixedPoint(200, order="output-first"))
+    assert relative(slope(FixedPoint(200, order="output-first", tolerance=1e-5)), settled) < 0.01
+    assert relative(slope(FixedPoint(200, order="output-first", tolerance=1e-5 / 1e-3)), settled) > 0.1  # were it absolute
+
+
+def test_tiny_and_huge_errors_keep_their_gradient() -> None:
+    """The square of 1e-30 is zero in float32, its gradient is not."""
+    energy = Hopfield([Dense(6, 4)])
+    for estimator in (EquilibriumPropagation(), RecurrentBackprop()):
+        x = torch.rand(3, 6, requires_grad=True)
+        block = EnergyBlock(energy, estimator=estimator)
+        (expected,) = torch.autograd.grad(block(x).sum(), x)
+        for factor in (1e-30, 1e25):
+            (found,) = torch.autograd.grad(factor * block(x).sum(), x)
+            assert relative(found.double() / factor, expected.double()) < 1e-5

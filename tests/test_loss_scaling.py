@@ -91,9 +91,10 @@ def test_samples_without_error_get_none(estimator: EquilibriumPropagation | Recu
     block(x).mul(0).sum().backward()  # no error at all
 
 
-def test_overflow_reaches_the_loss_scaler_as_nan() -> None:
+@pytest.mark.parametrize("estimator", [EquilibriumPropagation(), EquilibriumPropagation(scale="paper"), RecurrentBackprop()])
+def test_overflow_reaches_the_loss_scaler_as_nan(estimator: EquilibriumPropagation | RecurrentBackprop) -> None:
     """A gradient scaler looks for non-finite gradients and skips the step; a relaxation error would stop the run."""
-    block = EnergyBlock(model(EquilibriumPropagation(), "elastic").chain[0][1].energy, FixedPoint(5))
+    block = EnergyBlock(model(EquilibriumPropagation(), "elastic").chain[0][1].energy, FixedPoint(5), estimator)
     x = torch.randn(2, 6, 6, 6, requires_grad=True)
     block(x).sum().mul(torch.inf).backward()
     assert x.grad is not None

@@ -190,8 +190,10 @@ def test_refuses_unpaired_stages_and_blocks() -> None:
 
 def test_blocks_are_named_by_their_place() -> None:
     model = FFEBM([nn.Linear(6, 5)], [EnergyBlock(Hopfield([], clamp()))], nn.Linear(5, 2))
+    with torch.no_grad():
+        model.stages[0].weight.fill_(torch.nan)
     with pytest.raises(ValueError, match="The input of block 1 of 1 has 5 non-finite values"):
-        model(torch.full((1, 6), torch.nan))
+        model(torch.zeros(1, 6))
 
 
 def test_summary_counts() -> None:
@@ -273,3 +275,37 @@ class TestGaussianOrthogonalEnsemble:
     def test_refuses_a_variance(self, variance: float) -> None:
         with pytest.raises(ValueError, match="`variance` must be positive"):
             goe_(torch.empty(3, 3), variance)
+
+
+@pytest.mark.parametrize(
+    ("x", "error", "message"),
+    [
+        (torch.randn(2, 1, 8, 8), ValueError, r"inputs of shape \(batch, 3, 8, 8\) .* got \(2, 1, 8, 8\)"),
+        (torch.randn(2, 3, 9, 8), ValueError, "build the model for this shape"),
+        (torch.randn(3, 8, 8), ValueError, "Add a batch dimension"),
+        (torch.randn(0, 3, 8, 8), ValueError, "skip empty batches"),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), TypeError, "normalise images"),
+        (torch.full((2, 3, 8, 8), torch.nan), ValueError, "384 non-finite values among 384"),
+    ],
+)
+def test_refuses_input_before_batch_norm_sees_it(x: Tensor, error: type[Exception], message: str) -> None:
+    model = build((3, 8, 8), LAYERS, 2, 10)
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    with pytest.raises(error, match=message):
+        model(x)
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+
+
+def test_refuses_targets_that_are_no_tensor() -> None:
+    with pytest.raises(ValueError, match="targets in a list"):
+        build((6,), [DenseLayer(5)], 1, 2)(torch.randn(2, 6), [0, 1])
+
+
+def test_summary_of_a_readout_without_parameters_and_of_unknown_layers() -> None:
+    stages = [nn.Sequential(nn.Unflatten(1, (2, 4)), nn.Conv1d(2, 3, 1), nn.Flatten())]
+    model = FFEBM(stages, [EnergyBlock(Hopfield([]))], nn.Identity()).double()
+    assert model.summary((8,)).digital_macs == 2 * 3 * 4
+    model = FFEBM([nn.Sequential(nn.Embedding(3, 2))], [EnergyBlock(Hopfield([]))], nn.Identity())
+    model.stages[0] = nn.Bilinear(2, 2, 3)
+    model.stages[0].forward = lambda x: x
+    assert model.summary((4,)).digital_macs is None

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from ffebm.checks import check_type
+from ffebm.checks import check_samples_stay_apart, check_type
 from ffebm.energy import Energy
 from ffebm.gradient import EquilibriumPropagation, GradientEstimator
 from ffebm.gradient.estimator import full_precision
@@ -47,6 +47,7 @@ class EnergyBlock(nn.Module):
         check_type("energy", energy, Energy, "Hopfield([Dense(32, 16)])")
         check_type("relax", relax, Relaxation, "FixedPoint(20)")
         check_type("estimator", estimator, GradientEstimator, "EquilibriumPropagation()")
+        check_samples_stay_apart("The energy", energy, "Put it into a module before or behind the block.")
         self.energy = energy
         self.relax = relax
         self.estimator = estimator

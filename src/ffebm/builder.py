@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TypeVar
 
 from torch import Tensor, nn
@@ -120,7 +121,8 @@ def block_sizes(layers: int, split: int | Sequence[int]) -> list[int]:
     >>> block_sizes(15, 2)
     [2, 2, 2, 2, 2, 2, 2, 1]
     """
-    if isinstance(split, int):
+    if isinstance(split, int | Integral):  # numpy's integers are the latter only
+        split = int(split)
         if not 1 <= split <= layers:
             raise ValueError(f"A block size must lie between 1 and the number of layers, {layers}; got {split}.")
         return [min(split, layers - start) for start in range(0, layers, split)]

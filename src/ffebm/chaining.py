@@ -1,7 +1,8 @@
 r"""The paper's two algorithms for chaining backprop and equilibrium propagation, spelled out.
 
 `loss.backward()` on a model does the same in fewer words. These functions are for reading, for teaching, and for testing the
-rest: each returns the gradient of the mean loss for every parameter, by name, and leaves `.grad` alone.
+rest: each returns the gradient of the mean loss for every parameter, by name, and leaves `.grad` alone. No parameter may be
+shared between blocks or stages.
 """
 
 from __future__ import annotations
@@ -98,9 +99,12 @@ def implicit_chain(model: FFEBM, x: Tensor, y: Tensor) -> Named:
 
 def _chain(model: FFEBM, x: Tensor, y: Tensor, through: Through) -> Named:
     """Walk the blocks from the last to the first, handing the error from each to the one before."""
+    parts = [*model.stages, *model.blocks, model.readout]
+    if sum(len(list(part.parameters())) for part in parts) > len({p for part in parts for p in part.parameters()}):
+        raise ValueError("Chaining names each gradient by its part, got parameters that several parts share: use `backward`.")
     gradients: Named = {}
     cost = ReadoutCost(model.readout, model.criterion)
-    readout = named("readout", model.readout)
+    readout = named("", cost)
     delta: Tensor | None = None
     for index, visited in reversed(list(enumerate(visit(model, x)))):
         energy, estimator, (state,) = visited.block.energy, visited.block.estimator, visited.states
@@ -151,4 +155,4 @@ def _nudged_pairs(estimator: EquilibriumPropagation, visited: Visit, nudge: Nudg
 
 def named(prefix: str, module: nn.Module) -> Named:
     """The parameters that want a gradient, by their name in the model."""
-    return {f"{prefix}.{name}": p for name, p in module.named_parameters() if p.requires_grad}
+    return {f"{prefix}.{name}".lstrip("."): p for name, p in module.named_parameters() if p.requires_grad}

@@ -14,7 +14,7 @@ from ffebm.energy import Energy, State
 from ffebm.errors import UnsettledError
 from ffebm.gradient import EquilibriumPropagation, RecurrentBackprop
 from ffebm.gradient.equilibrium_propagation import LastBlock
-from ffebm.gradient.estimator import differentiate
+from ffebm.gradient.estimator import Gradients, differentiate
 from ffebm.model import FFEBM, ReadoutCost
 from ffebm.nudge import Nudge
 from ffebm.relaxation import FixedPoint, Relaxation, change
@@ -66,8 +66,8 @@ def converged_gradients(model: FFEBM, x: Tensor, y: Tensor, tolerance: float = 1
     Where a block never settles there is no such gradient, and this raises.
     """
     relax = FixedPoint(steps, tolerance=tolerance)
-    exact = deepcopy(model).double().use(RecurrentBackprop(relax), relax)
-    found = gradients(exact, x.double(), y)
+    exact = deepcopy(model).cpu().double().use(RecurrentBackprop(relax), relax)  # not every device knows float64
+    found = gradients(exact, x.cpu().double(), y.cpu())
     for _, block in exact.chain:
         if block.residual is not None and block.residual.max() > tolerance:
             raise UnsettledError(
@@ -152,11 +152,11 @@ def _ep_steps(
     if delta is None:
         module: nn.Module = LastBlock(energy, ReadoutCost(model.readout, model.criterion))
         contrasts = elastic_contrasts(estimator, visited, module, y)
-        names = {"energy": f"blocks.{index}.energy", "cost.readout": "readout"}
+        names = {"energy.": f"blocks.{index}.energy.", "cost.": ""}
     else:
         module = energy
         contrasts = stationary_contrasts(estimator, visited, delta)
-        names = {"": f"blocks.{index}.energy"}
+        names = {"": f"blocks.{index}.energy."}
     for contrast in contrasts:
         x = visited.x.detach().requires_grad_()
         found = differentiate(contrast(x), x, module)
@@ -168,7 +168,7 @@ def _renamed(name: str, prefixes: Mapping[str, str]) -> str:
     """The model's name for a parameter of one of its parts."""
     for prefix, new in prefixes.items():
         if name.startswith(prefix):
-            return f"{new}.{name[len(prefix) :].lstrip('.')}"
+            return new + name[len(prefix) :]
     return name
 
 
@@ -193,12 +193,11 @@ def _id_steps(model: FFEBM, index: int, visited: Visit, y: Tensor, recorded: Rel
         yield readout | dict(zip(wanted, total[1:], strict=True)) | _through_stage(visited, index, total[0])
 
 
-def _through_readout(model: FFEBM, state: State, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def _through_readout(model: FFEBM, state: State, y: Tensor) -> Gradients:
     """The error at the output of the last block, and the readout's gradients."""
     output = state[-1].detach().requires_grad_()
-    loss = ReadoutCost(model.readout, model.criterion)(output, y).mean()
-    found = differentiate(loss, output, model.readout)
-    return found.x, {f"readout.{name}": g for name, g in found.parameters.items()}
+    cost = ReadoutCost(model.readout, model.criterion)
+    return differentiate(cost(output, y).mean(), output, cost)
 
 
 def _through_stage(visited: Visit, index: int, delta_x: Tensor) -> dict[str, Tensor]:
@@ -228,5 +227,5 @@ class _Curve:
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:
-    a, b = a.flatten().double(), b.flatten().double()
+    a, b = a.detach().flatten().cpu().double(), b.detach().flatten().cpu().double()
     return (a @ b / (a.norm() * b.norm())).item()

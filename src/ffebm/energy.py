@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import cast
+from typing import cast, final
 
 import torch
 from torch import Tensor, nn
@@ -67,13 +67,23 @@ class Energy(nn.Module, ABC):
             s = state[layer]
             s = s.view_as(s) if tracked and s.requires_grad else s.detach().requires_grad_()
             state = (*state[:layer], s, *state[layer + 1 :])
-            phi = self.activations[layer].potential(s).sum() - self(state, _outside_inference(x)).sum()
+            phi = self.activations[layer].potential(s).sum() - self._checked(state, _outside_inference(x)).sum()
             (current,) = torch.autograd.grad(phi, s, create_graph=tracked)
         return current
 
     def contrast(self, high: State, low: State, x: Tensor) -> Tensor:
         r"""A value per sample, shape (B,), whose derivative to `x` and the parameters is that of $E(high) - E(low)$."""
-        return self(high, x) - self(low, x)
+        return self._checked(high, x) - self._checked(low, x)
+
+    def _checked(self, state: State, x: Tensor) -> Tensor:
+        """`forward`, of which a wrong shape would go unnoticed: sums and products broadcast."""
+        energies = self(state, x)
+        if energies.shape != x.shape[:1]:
+            raise ValueError(
+                f"`forward` of {self.label} must return one energy per sample, shape ({x.shape[0]},), "
+                f"got {tuple(energies.shape)}: sum over everything but the batch."
+            )
+        return energies
 
     def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
         """Multiply-accumulates of one sweep for one sample with an input of this shape, or None where not known."""
@@ -88,6 +98,7 @@ class Energy(nn.Module, ABC):
         return f"activations=[{', '.join(map(repr, self.activations))}]"
 
 
+@final
 class Hopfield(Energy):
     r"""A deep Hopfield network: a chain of layers, each bidirectionally tied to its neighbours.
 
@@ -107,7 +118,8 @@ class Hopfield(Energy):
         self, interactions: Sequence[Interaction] = (), activations: Activation | Sequence[Activation] = clamp(0.5)
     ) -> None:
         layers = len(interactions) + 1
-        if isinstance(activations, Activation):
+        if not isinstance(activations, Sequence):
+            check_type("activations", activations, Activation, "clamp(0.5), or a list with one for each layer")
             activations = (activations,) * layers
         if len(activations) != layers:
             raise ValueError(

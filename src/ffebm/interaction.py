@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,8 @@ class Interaction(nn.Module, ABC):
 
     $$U(s_\ell, s_{\ell+1}) = -\, s_{\ell+1} \cdot \mathrm{up}(s_\ell)$$
 
-    A subclass needs `up` and `out_shape`; `down`, its transpose, falls back on autograd.
+    A subclass of this class needs `up` and `out_shape`; `down`, its transpose, falls back on autograd. `Dense` and
+    `Convolution` are final: their `down` and `contrast` belong to their `up`.
 
     Paper: appendix A.4, Deep Hopfield Networks, without the superfluous ½ of the per-layer sums
     """
@@ -58,6 +59,7 @@ class Interaction(nn.Module, ABC):
         return None
 
 
+@final
 class Dense(Interaction):
     """A fully connected edge; a `pre` with several dimensions is flattened."""
 
@@ -95,6 +97,7 @@ class Dense(Interaction):
         return f"{in_features}, {out_features}, bias={self.bias is not None}"
 
 
+@final
 class Convolution(Interaction):
     r"""A convolutional edge, $U = -\, s_{\ell+1} \bullet \mathcal P(\theta_\ell \star s_\ell)$, with or without pooling."""
 
@@ -132,6 +135,8 @@ class Convolution(Interaction):
         return F.conv_transpose2d(post, self.weight, None, self.stride, self.padding, lost)
 
     def contrast(self, high: Ends, low: Ends) -> Tensor:
+        if self.pool is not None and any(True for _ in self.pool.parameters()):
+            return super().contrast(high, low)  # what follows holds the pooling fixed
         with torch.no_grad():  # the edge is bilinear in `pre` and in `post` as it arrives behind the pooling
             unpooled = _mean_and_difference(self._unpool(*high), self._unpool(*low))
             pre = _mean_and_difference(high[0], low[0])

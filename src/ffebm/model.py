@@ -7,11 +7,9 @@ from typing import Literal, NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
 from ffebm.block import EnergyBlock
-from ffebm.checks import check_choice, check_type
+from ffebm.checks import check_choice, check_samples_stay_apart, check_type
 from ffebm.gradient import GradientEstimator
 from ffebm.relaxation import Relaxation
 from ffebm.summary import Summary, summarise
@@ -39,7 +37,7 @@ class FFEBM(nn.Module):
         stages: the digital parts $F^1 \ldots F^{N-1}$, any modules. Each runs once per step, so batch-norm is welcome.
         blocks: the analog parts, one behind each stage.
         readout: $F^N$.
-        criterion: a loss per sample from logits and targets; cross-entropy by default.
+        criterion: a loss per sample from logits and targets; cross-entropy by default. One with parameters must be a module.
         nudge: `"elastic"` nudges the last block by the gradient of its loss at the current state, as the paper does. It runs
             the readout at every sweep, which must therefore treat samples on their own. `"stationary"` takes that gradient
             once, at equilibrium, like in all other blocks.
@@ -71,17 +69,17 @@ class FFEBM(nn.Module):
         self.nudge = nudge
         self.input_shape = None if input_shape is None else tuple(input_shape)
         if nudge == "elastic":
-            _check_samples_stay_apart(readout)
+            instead = 'Move it into the last stage, or use nudge="stationary".'
+            check_samples_stay_apart("The readout", readout, instead)
         for number, block in enumerate(blocks, 1):
             block.energy.name = block.energy.name or f"block {number} of {len(blocks)}"
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Output:
+        self._check(x, y)
         *earlier, (last_stage, last_block) = self.chain
         for stage, block in earlier:
             x = block(stage(x))
         x = last_stage(x)
-        if y is not None and y.shape[:1] != x.shape[:1]:
-            raise ValueError(f"Each sample needs one target: got {len(x)} samples and targets of shape {tuple(y.shape)}.")
         if y is not None and self.nudge == "elastic":
             losses, relaxed = last_block.losses(x, ReadoutCost(self.readout, self.criterion), y)
             with torch.no_grad():
@@ -90,6 +88,24 @@ class FFEBM(nn.Module):
         if y is None:
             return Output(logits)
         return Output(logits.detach(), per_sample_losses(self.criterion, logits, y))
+
+    def _check(self, x: Tensor, y: Tensor | None) -> None:
+        """Refuse bad input before a stage sees it: batch-norm would remember a NaN."""
+        if x.dim() < 2 or x.numel() == 0 or (self.input_shape is not None and x.shape[1:] != self.input_shape):
+            expected = "(batch, ...)" if self.input_shape is None else f"(batch, {', '.join(map(str, self.input_shape))})"
+            raise ValueError(
+                f"The model takes inputs of shape {expected} with at least one sample, got {tuple(x.shape)}. "
+                "Add a batch dimension to a single sample, skip empty batches, or build the model for this shape."
+            )
+        if not x.is_floating_point():
+            raise TypeError(f"The model takes floating-point inputs, got {x.dtype}: normalise images, or use `x.float()`.")
+        if not bool(x.isfinite().all()):
+            raise ValueError(
+                f"The input has {int((~x.isfinite()).sum())} non-finite values among {x.numel()}: look into the data."
+            )
+        if y is not None and (not isinstance(y, Tensor) or y.shape[:1] != x.shape[:1]):
+            got = f"of shape {tuple(y.shape)}" if isinstance(y, Tensor) else f"in a {type(y).__name__}"
+            raise ValueError(f"Each sample needs one target, in a tensor: got {len(x)} samples and targets {got}.")
 
     @property
     def chain(self) -> list[tuple[nn.Module, EnergyBlock]]:
@@ -139,12 +155,3 @@ def per_sample_losses(criterion: Criterion, logits: Tensor, y: Tensor) -> Tensor
             'nudges act sample by sample. Give it reduction="none", and sum over anything but the batch.'
         )
     return losses
-
-
-def _check_samples_stay_apart(readout: nn.Module) -> None:
-    for name, module in readout.named_modules():
-        if isinstance(module, _BatchNorm | _DropoutNd):
-            raise ValueError(
-                f"The readout holds {type(module).__name__} ({name or 'itself'}), and an elastic nudge runs it at every sweep. "
-                'Move it into the last stage, or use nudge="stationary".'
-            )

@@ -63,7 +63,8 @@ class Summary:
 @torch.no_grad()
 def summarise(chain: Sequence[tuple[nn.Module, EnergyBlock]], readout: nn.Module, input_shape: tuple[int, ...]) -> Summary:
     """Push one empty sample through the stages, in evaluation mode, without relaxing anything."""
-    reference = next(readout.parameters(), torch.empty(0))
+    parts = [part for pair in chain for part in pair]
+    reference = next(nn.ModuleList([*parts, readout]).parameters(), torch.empty(0))
     x = torch.zeros(1, *input_shape, dtype=reference.dtype, device=reference.device)
     rows: list[Row] = []
     for number, (stage, block) in enumerate(chain, 1):
@@ -84,10 +85,12 @@ def _digital(part: str, module: nn.Module, x: Tensor) -> tuple[Tensor, Row]:
     def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if isinstance(layer, Feedforward):
             counts.append(layer.macs(tuple(inputs[0].shape[1:])))
-        elif isinstance(layer, nn.Conv2d):
+        elif isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
             counts.append(layer.weight[0].numel() * math.prod(output.shape[1:]))
         elif isinstance(layer, nn.Linear):
             counts.append(layer.weight.numel() * math.prod(output.shape[1:-1]))
+        elif any(p.dim() > 1 for p in layer.parameters(recurse=False)):
+            counts.append(None)  # a matrix in a layer that is not known here
 
     with _evaluation(module):
         hooks = [layer.register_forward_hook(count) for layer in module.modules()]

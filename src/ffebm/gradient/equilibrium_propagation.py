@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -16,15 +16,16 @@ from ffebm.gradient.estimator import (
     Deltas,
     Gradients,
     ImplicitEstimator,
+    Names,
     differentiate,
+    divided,
     full_precision,
-    leaves,
+    holdings,
     refuse_second_derivatives,
     sample_norms,
-    unzip,
-    with_parameters,
+    twin,
 )
-from ffebm.nudge import Cost, Elastic, Nudge, Stationary, per_sample
+from ffebm.nudge import Cost, Elastic, Nudge, Stationary
 from ffebm.relaxation import FixedPoint, Observer, Relaxation, Relaxed
 
 Variant = Literal["centered", "positive", "negative"]
@@ -41,7 +42,7 @@ class EquilibriumPropagation(ImplicitEstimator):
 
     Args:
         relax: the nudged phases, which start from the free equilibrium. Starting with the last layer, where the error
-            enters, wastes no half-sweep.
+            enters, wastes no half-sweep. A tolerance counts relative to `beta`.
         beta: the strength of the nudge. Small is accurate until rounding drowns the contrast; in float32 that leaves a wide
             window, roughly 0.001 to 0.2.
         variant: `"centered"` has an error of order β²; `"positive"` and `"negative"` contrast one nudged state with the
@@ -94,25 +95,26 @@ class EquilibriumPropagation(ImplicitEstimator):
             return differentiate(self.elastic_contrast(last, x, y, high, low, weights), x, last)
 
     def losses(self, energy: Energy, x: Tensor, relax: Relaxation, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
+        if y.requires_grad:
+            raise ValueError(
+                f"An elastic nudge gives no gradient to the targets, got ones that require it (shape {tuple(y.shape)}). "
+                'Detach them, or use nudge="stationary".'
+            )
         last = LastBlock(energy, cost)
-        names, parameters = unzip(last.named_parameters())
-        losses, residual, sweeps, *state = _ElasticLosses.apply(self, last, relax, names, x, y, *parameters)  # pyright: ignore[reportGeneralTypeIssues]
+        names, tensors = holdings(last)
+        losses, residual, sweeps, *state = _ElasticLosses.apply(self, last, relax, names, x, y, *tensors)  # pyright: ignore[reportGeneralTypeIssues]
         return losses, Relaxed(tuple(state), residual, sweeps)
 
     def sizes(self, deltas: Deltas) -> Tensor:
         """What each sample's error signal is divided by before the nudge and multiplied by after it, shape (B,)."""
         norms = sample_norms(deltas)
-        return norms if self.scale == "unit" else torch.full_like(norms, 1 / norms.numel())
+        if self.scale == "unit":
+            return norms
+        return torch.where(norms.isfinite(), 1 / norms.numel(), torch.nan)
 
     def stationary(self, deltas: Deltas, sizes: Tensor) -> Nudge:
         """The nudge by `deltas` brought to the set size."""
-        # A sample without error is not nudged. Nor is one whose error is infinite or NaN, as a loss scaler's overflow makes it:
-        # the multiplication by `sizes` after the nudge then gives NaN, which is what the scaler looks for.
-        usable = (sizes > 0) & sizes.isfinite()
-        scaled = [
-            d if d is None else torch.where(per_sample(usable, d), d / per_sample(sizes, d), torch.zeros_like(d))
-            for d in deltas
-        ]
+        scaled = divided(deltas, sizes)
         return Stationary(self._strengths(sizes), tuple(d if d is None else self._stack(d) for d in scaled))
 
     def elastic(self, cost: Cost, y: Tensor, like: Tensor) -> Nudge:
@@ -143,7 +145,13 @@ class EquilibriumPropagation(ImplicitEstimator):
 
         watch: Observer | None = None if observer is None else lambda sweeps, stacked: observer(sweeps, *pair(stacked))
         start = tuple(self._stack(s) for s in state)
-        return pair(self.relax(energy, self._stack(x), start=start, nudge=nudge, observer=watch).state)
+        return pair(self._relax_for(x)(energy, self._stack(x), start=start, nudge=nudge, observer=watch).state)
+
+    def _relax_for(self, x: Tensor) -> Relaxation:
+        """The nudged relaxation, its tolerance relative to β: a nudge of 0.05 settles within 1e-4 before it has acted."""
+        if self.relax.tolerance is None:
+            return self.relax
+        return replace(self.relax, tolerance=max(self.beta * self.relax.tolerance, 16 * torch.finfo(x.dtype).eps))
 
     def contrast(self, energy: Energy, x: Tensor, high: State, low: State, weights: Tensor) -> Tensor:
         r"""The scalar $\sum_b w_b (E_b(high) - E_b(low)) / (\beta_{high} - \beta_{low})$ whose derivative is the gradient."""
@@ -187,28 +195,24 @@ class _ElasticLosses(torch.autograd.Function):
         estimator: EquilibriumPropagation,
         last: LastBlock,
         relax: Relaxation,
-        names: tuple[str, ...],
+        names: Names,
         x: Tensor,
         y: Tensor,
-        *parameters: Tensor,
+        *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
         state, residual, sweeps = relax(last.energy, x.detach())
         losses = last.cost(state[-1], y)
         ctx.estimator, ctx.last, ctx.names, ctx.layers = estimator, last, names, len(state)
-        ctx.save_for_backward(x, y, *state, *parameters)
+        ctx.save_for_backward(x, y, *state, *tensors)
         ctx.mark_non_differentiable(residual, sweeps, *state)
         return (losses, residual, sweeps, *state)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives()
-        weights, estimator = grads[0], ctx.estimator
         x, y, *rest = ctx.saved_tensors
-        state, parameters = tuple(s.detach() for s in rest[: ctx.layers]), rest[ctx.layers :]
+        state, tensors = tuple(s.detach() for s in rest[: ctx.layers]), rest[ctx.layers :]
         with full_precision(x):
-            gradients = with_parameters(
-                ctx.last,
-                leaves(ctx.names, parameters, ctx.needs_input_grad[6:]),
-                lambda last: estimator.elastic_gradient(last, x.detach(), y.detach(), state, weights),
-            )
-        return (None, None, None, None, gradients.x, None, *(gradients.parameters.get(name) for name in ctx.names))
+            last = twin(ctx.last, ctx.names, tensors, ctx.needs_input_grad[6:])
+            gradients = ctx.estimator.elastic_gradient(last, x.detach(), y, state, grads[0])
+        return (None, None, None, None, gradients.x, None, *(gradients.parameters.get(aliases[0]) for aliases in ctx.names))

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from ffebm.energy import Energy, State
-from ffebm.nudge import Cost
+from ffebm.nudge import Cost, per_sample
 from ffebm.relaxation import Relaxation, Relaxed
 
+M = TypeVar("M", bound=nn.Module)
 Deltas = tuple[Tensor | None, ...]  # the error signal at every layer; None where there is none
-T = TypeVar("T")
 
 
 class Gradients(NamedTuple):
@@ -50,8 +49,8 @@ class ImplicitEstimator(GradientEstimator):
         """The derivative, given the equilibrium `state` and the loss's derivative `deltas` with respect to it."""
 
     def equilibrium(self, energy: Energy, x: Tensor, relax: Relaxation) -> Relaxed:
-        names, parameters = unzip(energy.named_parameters())
-        *state, residual, sweeps = _Equilibrium.apply(self, energy, relax, names, x, *parameters)  # pyright: ignore[reportGeneralTypeIssues]
+        names, tensors = holdings(energy)
+        *state, residual, sweeps = _Equilibrium.apply(self, energy, relax, names, x, *tensors)  # pyright: ignore[reportGeneralTypeIssues]
         return Relaxed(tuple(state), residual, sweeps)
 
 
@@ -60,17 +59,11 @@ class _Equilibrium(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        estimator: ImplicitEstimator,
-        energy: Energy,
-        relax: Relaxation,
-        names: tuple[str, ...],
-        x: Tensor,
-        *parameters: Tensor,
+        ctx: Any, estimator: ImplicitEstimator, energy: Energy, relax: Relaxation, names: Names, x: Tensor, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         state, residual, sweeps = relax(energy, x.detach())
         ctx.estimator, ctx.energy, ctx.names, ctx.layers = estimator, energy, names, len(state)
-        ctx.save_for_backward(x, *state, *parameters)
+        ctx.save_for_backward(x, *state, *tensors)
         ctx.mark_non_differentiable(residual, sweeps)
         ctx.set_materialize_grads(False)
         return (*state, residual, sweeps)
@@ -79,17 +72,14 @@ class _Equilibrium(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives()
         x, *rest = ctx.saved_tensors
-        state, parameters = tuple(rest[: ctx.layers]), rest[ctx.layers :]
+        state, tensors = tuple(s.detach() for s in rest[: ctx.layers]), rest[ctx.layers :]
         deltas = grads[: ctx.layers]
         if all(delta is None for delta in deltas):
             return (None,) * len(ctx.needs_input_grad)
         with full_precision(x):
-            gradients = with_parameters(
-                ctx.energy,
-                leaves(ctx.names, parameters, ctx.needs_input_grad[5:]),
-                lambda energy: ctx.estimator.gradient(energy, x.detach(), tuple(s.detach() for s in state), deltas),
-            )
-        return (None, None, None, None, gradients.x, *(gradients.parameters.get(name) for name in ctx.names))
+            energy = twin(ctx.energy, ctx.names, tensors, ctx.needs_input_grad[5:])
+            gradients = ctx.estimator.gradient(energy, x.detach(), state, deltas)
+        return (None, None, None, None, gradients.x, *(gradients.parameters.get(aliases[0]) for aliases in ctx.names))
 
 
 def refuse_second_derivatives() -> None:
@@ -107,42 +97,69 @@ def full_precision(x: Tensor) -> Iterator[None]:
         yield
 
 
-def unzip(named: Iterator[tuple[str, Tensor]]) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
-    pairs = tuple(named)
-    return tuple(name for name, _ in pairs), tuple(tensor for _, tensor in pairs)
+Names = tuple[tuple[str, ...], ...]  # every name by which a module holds each of its tensors
 
 
-def leaves(names: Sequence[str], tensors: Sequence[Tensor], needed: Sequence[bool]) -> dict[str, Tensor]:
-    """Fresh leaves without history: differentiating saved tensors directly would follow the graph that they came from."""
-    return {name: t.detach().requires_grad_(need) for name, t, need in zip(names, tensors, needed, strict=True)}
+def holdings(module: nn.Module) -> tuple[Names, tuple[Tensor, ...]]:
+    """The distinct parameters and buffers that a module holds, with all of their names."""
+    found: dict[int, tuple[Tensor, list[str]]] = {}
+    for name, tensor in _named_tensors(module):
+        found.setdefault(id(tensor), (tensor, []))[1].append(name)
+    return tuple(tuple(names) for _, names in found.values()), tuple(tensor for tensor, _ in found.values())
 
 
-def with_parameters(module: nn.Module, parameters: Mapping[str, Tensor], function: Callable[[Any], T]) -> T:
-    """Call `function(module)` with the module's parameters replaced.
+def twin(module: M, names: Names, tensors: Sequence[Tensor], needed: Sequence[bool]) -> M:
+    """A module of the same kind that holds these tensors, as leaves without history; the original is not touched.
 
-    Backward passes must see the parameters of their forward pass, also when those were put there by `functional_call`.
+    Backward passes must see what their forward pass saw, also when `functional_call` had put it there for one call; and
+    differentiating saved tensors directly would follow the graph that they came from.
     """
-    host = _Host(module)
-    return functional_call(host, {f"module.{name}": t for name, t in parameters.items()}, (function,))
+    leaves = {
+        name: leaf
+        for aliases, tensor, need in zip(names, tensors, needed, strict=True)
+        for leaf in [tensor.detach().requires_grad_(need)]
+        for name in aliases
+    }
+    twins: dict[int, nn.Module] = {}
+    for prefix, part in module.named_modules():
+        twins[id(part)] = other = part.__class__.__new__(part.__class__)
+        other.__dict__ = dict(part.__dict__)
+        for kind in ("_parameters", "_buffers"):
+            held: dict[str, Tensor | None] = part.__dict__[kind]
+            other.__dict__[kind] = {name: leaves.get(f"{prefix}.{name}".lstrip("."), t) for name, t in held.items()}
+    for other in twins.values():
+        other._modules = {name: None if child is None else twins[id(child)] for name, child in other._modules.items()}
+    return cast(M, twins[id(module)])
 
 
-class _Host(nn.Module):
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, function: Callable[[nn.Module], T]) -> T:
-        return function(self.module)
+def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
 
 
 def differentiate(objective: Tensor, x: Tensor, module: nn.Module) -> Gradients:
     """The derivative of a scalar with respect to `x` and to the parameters of `module` that want one."""
-    names, parameters = unzip((name, p) for name, p in module.named_parameters() if p.requires_grad)
+    wanted = {name: p for name, p in module.named_parameters() if p.requires_grad}
     # Zeros, not None, for a parameter that plays no part: DDP waits for a gradient of every parameter.
-    x_grad, *grads = torch.autograd.grad(objective, (x, *parameters), allow_unused=True, materialize_grads=True)
-    return Gradients(x_grad, dict(zip(names, grads, strict=True)))
+    x_grad, *grads = torch.autograd.grad(objective, (x, *wanted.values()), allow_unused=True, materialize_grads=True)
+    return Gradients(x_grad, dict(zip(wanted, grads, strict=True)))
 
 
 def sample_norms(deltas: Deltas) -> Tensor:
     """The Euclidean norm of every sample's error signal, over all layers, shape (B,)."""
-    return torch.stack([torch.linalg.vector_norm(d.flatten(1), dim=1) for d in deltas if d is not None]).norm(dim=0)
+    flat = torch.cat([delta.flatten(1) for delta in deltas if delta is not None], 1)
+    largest = flat.abs().amax(1)  # taken out first: the square of a small error is zero
+    scaled = flat / torch.where(largest > 0, largest, 1.0).unsqueeze(1)
+    return largest * torch.linalg.vector_norm(scaled, dim=1)
+
+
+def divided(deltas: Deltas, sizes: Tensor) -> Deltas:
+    """Every sample's error signal over its size.
+
+    A sample without error stays at zero. So does one whose error is infinite or NaN, as a loss scaler's overflow makes it:
+    multiplying by `sizes` again then gives NaN, which is what the scaler looks for.
+    """
+    usable = (sizes > 0) & sizes.isfinite()
+    return tuple(
+        d if d is None else torch.where(per_sample(usable, d), d / per_sample(sizes, d), torch.zeros_like(d)) for d in deltas
+    )

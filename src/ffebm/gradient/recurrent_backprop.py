@@ -10,7 +10,7 @@ from torch import Tensor
 from ffebm.checks import check_type
 from ffebm.energy import Energy, State
 from ffebm.errors import DivergenceError
-from ffebm.gradient.estimator import Deltas, Gradients, ImplicitEstimator, differentiate, sample_norms
+from ffebm.gradient.estimator import Deltas, Gradients, ImplicitEstimator, differentiate, divided, sample_norms
 from ffebm.nudge import per_sample
 from ffebm.relaxation import ADVICE, RUNAWAY, FixedPoint, Relaxation, iterate
 
@@ -39,11 +39,8 @@ class RecurrentBackprop(ImplicitEstimator):
             state = tuple(s.detach().requires_grad_() for s in state)
             swept = self.relax.sweep(energy, state, x)
         size = sample_norms(deltas)
-        # The adjoint is linear in the error; unit errors make the tolerance relative. Samples without error stay at zero.
-        inverse = torch.where(size > 0, 1 / size, 0.0)
-        unit = tuple(
-            torch.zeros_like(s) if d is None else d * per_sample(inverse, d) for s, d in zip(state, deltas, strict=True)
-        )
+        # The adjoint is linear in the error; unit errors make the tolerance relative.
+        unit = tuple(torch.zeros_like(s) if d is None else d for s, d in zip(state, divided(deltas, size), strict=True))
 
         def step(adjoint: State) -> State:
             pulled = torch.autograd.grad(swept, state, adjoint, retain_graph=True, allow_unused=True, materialize_grads=True)
@@ -52,7 +49,7 @@ class RecurrentBackprop(ImplicitEstimator):
         adjoint = unit
         if self.relax.steps > 1:  # the last of the iterations is the pull back to the parameters
             adjoint, residual, _ = iterate(step, unit, self.relax.steps - 1, self.relax.tolerance)
-            worst = residual[size.isfinite()].amax().item() if bool(size.isfinite().any()) else 0.0
+            worst = residual.max().item()
             if not worst <= RUNAWAY:
                 raise DivergenceError(energy.label, self.relax.steps, worst, f"This was the adjoint iteration. {ADVICE}")
         with torch.enable_grad():

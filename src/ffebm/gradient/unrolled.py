@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,7 +35,7 @@ class Unrolled(GradientEstimator):
     def equilibrium(self, energy: Energy, x: Tensor, relax: Relaxation) -> Relaxed:
         with torch.no_grad():
             free = relax(energy, x)
-        recorded = self.relax(energy, x, start=free.state)
+        recorded = _reaching(self.relax(energy, x, start=free.state), energy, x)
         return Relaxed(recorded.state, free.residual, free.sweeps)  # these tell whether it was an equilibrium
 
 
@@ -48,4 +49,23 @@ class BackpropThroughTime(GradientEstimator):
     """
 
     def equilibrium(self, energy: Energy, x: Tensor, relax: Relaxation) -> Relaxed:
-        return relax(energy, x)
+        return _reaching(relax(energy, x), energy, x)
+
+
+def _reaching(relaxed: Relaxed, energy: Energy, x: Tensor) -> Relaxed:
+    """The same, with a gradient of zero for whatever few sweeps did not carry the error to: DDP waits for every parameter."""
+    state = _Reach.apply(len(relaxed.state), *relaxed.state, x, *energy.parameters())
+    return relaxed._replace(state=state)
+
+
+class _Reach(torch.autograd.Function):
+    """The identity on a state, formally a function of more than that."""
+
+    @staticmethod
+    def forward(ctx: Any, layers: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(*tensors[layers:])
+        return tuple(s.view_as(s) for s in tensors[:layers])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return (None, *grads, *(torch.zeros_like(t) for t in ctx.saved_tensors))
