@@ -35,7 +35,7 @@ def test_the_readme_example_learns_in_fifteen_lines() -> None:
     namespace: dict[str, object] = {}
     exec(code, namespace)
     assert namespace["loss"].item() < 0.3  # ln 4 = 1.39 at the start
-    assert namespace["block"].residual.max() < 1e-3
+    assert namespace["block"].residual.max() <= 1e-4
 
 
 def run(*command: str) -> str:
