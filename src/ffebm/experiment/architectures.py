@@ -23,6 +23,7 @@ def static_analysis(
     Args:
         width: scales every channel count, for small machines.
         variance: of the Gaussian orthogonal ensemble, which the paper leaves open here; its value for 12 layers.
+            With 1e-5, its value for 15, the cosine between EP and ID falls below 0.999 in some layers at β = 0.02.
 
     Paper: section 4.2 [subsec:gdd], Fig. [fig:gdd], Fig. [fig:bars]
     """
