@@ -1,23 +1,27 @@
 """Feedforward-tied energy-based models: backprop through the digital parts, equilibrium propagation through the analog ones."""
 
-from ffebm.activation import Activation, clamp, identity, sigmoid, tanh
-from ffebm.block import EnergyBlock
-from ffebm.builder import ConvLayer, DenseLayer, build
-from ffebm.energy import Energy, Hopfield, State
-from ffebm.errors import DivergenceError
-from ffebm.feedforward import Feedforward
-from ffebm.gradient import (
-    BackpropThroughTime,
-    EquilibriumPropagation,
-    GradientEstimator,
-    RecurrentBackprop,
-    Unrolled,
-)
-from ffebm.initialisation import goe_, initialise
-from ffebm.interaction import Convolution, Dense, Interaction
-from ffebm.model import FFEBM
-from ffebm.pooling import AveragePool, MaxPool, SoftPool
-from ffebm.relaxation import FixedPoint, Relaxation
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ffebm.activation import Activation, clamp, identity, sigmoid, tanh
+    from ffebm.block import EnergyBlock
+    from ffebm.builder import ConvLayer, DenseLayer, build
+    from ffebm.energy import Energy, Hopfield, State
+    from ffebm.errors import DivergenceError
+    from ffebm.feedforward import Feedforward
+    from ffebm.gradient import (
+        BackpropThroughTime,
+        EquilibriumPropagation,
+        GradientEstimator,
+        RecurrentBackprop,
+        Unrolled,
+    )
+    from ffebm.initialisation import goe_, initialise
+    from ffebm.interaction import Convolution, Dense, Interaction
+    from ffebm.model import FFEBM
+    from ffebm.pooling import AveragePool, MaxPool, SoftPool
+    from ffebm.relaxation import FixedPoint, Relaxation
 
 __all__ = [
     "FFEBM",
@@ -51,3 +55,32 @@ __all__ = [
     "sigmoid",
     "tanh",
 ]
+
+# Names are imported when they are first used: torch takes seconds to load, and `ffebm --help` has no need of it.
+_HOMES = {
+    "activation": "Activation clamp identity sigmoid tanh",
+    "block": "EnergyBlock",
+    "builder": "ConvLayer DenseLayer build",
+    "energy": "Energy Hopfield State",
+    "errors": "DivergenceError",
+    "feedforward": "Feedforward",
+    "gradient": "BackpropThroughTime EquilibriumPropagation GradientEstimator RecurrentBackprop Unrolled",
+    "initialisation": "goe_ initialise",
+    "interaction": "Convolution Dense Interaction",
+    "model": "FFEBM",
+    "pooling": "AveragePool MaxPool SoftPool",
+    "relaxation": "FixedPoint Relaxation",
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'ffebm' has no attribute {name!r}")
+    value = getattr(import_module(f"ffebm.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

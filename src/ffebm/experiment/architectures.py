@@ -1,15 +1,64 @@
-"""The networks of the paper."""
+"""Networks: from settings, and the one of the paper's static analysis."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
+from ffebm.activation import clamp, identity
 from ffebm.builder import ConvLayer, DenseLayer, Layer, build
-from ffebm.gradient import EquilibriumPropagation, GradientEstimator
+from ffebm.experiment import settings
+from ffebm.gradient import BackpropThroughTime, EquilibriumPropagation, GradientEstimator, RecurrentBackprop, Unrolled
 from ffebm.initialisation import goe_
 from ffebm.model import FFEBM
-from ffebm.pooling import MaxPool
+from ffebm.pooling import AveragePool, MaxPool, SoftPool
 from ffebm.relaxation import FixedPoint
+
+POOLS = {"max": MaxPool, "average": AveragePool, "soft": SoftPool}
+
+
+def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: int) -> FFEBM:
+    """The model that settings describe, for images of a shape. Its weights come from torch's generator."""
+    model = chosen.model
+    pool = POOLS[model.pooling]
+    layers: list[Layer] = [
+        ConvLayer(_scaled(size, model.width), pool=pool() if number in model.pooled else None)
+        for number, size in enumerate(model.channels, 1)
+    ]
+    layers += [DenseLayer(_scaled(size, model.width)) for size in model.dense]
+    clamped = range(1, model.blocks + 1) if model.clamped_outputs == "all" else model.clamped_outputs
+    hard = clamp(model.slope)
+    # The gain of a convolution grows with the square root of its channels: fewer of them get larger weights.
+    weights = None if model.variance is None else partial(goe_, variance=model.variance / model.width)
+    return build(
+        input_shape,
+        layers,
+        model.split,
+        classes,
+        activation=hard,
+        output_activation=[hard if number in clamped else identity() for number in range(1, model.blocks + 1)],
+        batch_norm=[model.batch_norm == "all" or (model.batch_norm == "first" and i == 0) for i in range(model.blocks)],
+        relax=FixedPoint(chosen.relaxation.steps, tolerance=chosen.relaxation.tolerance, order=chosen.relaxation.order),
+        estimator=build_estimator(chosen.gradient),
+        nudge=model.nudge,
+        weights=weights,
+    )
+
+
+def build_estimator(gradient: settings.Gradient) -> GradientEstimator:
+    if gradient.kind == "bptt":
+        return BackpropThroughTime()
+    # Backprop runs through sweeps in reverse, so the error enters at the end of a recorded one: there the output is last.
+    order = gradient.order or ("output-first" if gradient.kind == "ep" else "output-last")
+    relax = FixedPoint(gradient.steps, tolerance=gradient.tolerance, order=order)
+    if gradient.kind == "ep":
+        return EquilibriumPropagation(relax, beta=gradient.beta, variant=gradient.variant, scale=gradient.scale)
+    return Unrolled(relax) if gradient.kind == "id" else RecurrentBackprop(relax)
+
+
+def _scaled(size: int, width: float) -> int:
+    return max(1, round(width * size))
+
 
 STATIC_BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512), (512, 1024))  # channels
 STATIC_POOLED = (2, 3, 4, 5)  # blocks whose stage pools, 1-based
@@ -31,8 +80,8 @@ def static_analysis(
     for number, channels in enumerate(STATIC_BLOCKS, 1):
         for position, size in enumerate(channels):
             pooled = position == 0 and number in STATIC_POOLED
-            layers.append(ConvLayer(max(1, round(width * size)), pool=MaxPool() if pooled else None))
-    layers.append(DenseLayer(max(1, round(width * 4096))))
+            layers.append(ConvLayer(_scaled(size, width), pool=MaxPool() if pooled else None))
+    layers.append(DenseLayer(_scaled(4096, width)))
     split = [len(channels) for channels in STATIC_BLOCKS]
     split[-1] += 1  # the dense layer
     weights = partial(goe_, variance=variance)

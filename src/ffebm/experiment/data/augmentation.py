@@ -22,10 +22,10 @@ class Augmentation:
     padding: int
 
     @classmethod
-    def draw(cls, images: int, padding: int, seed: int, epoch: int) -> Augmentation:
+    def draw(cls, images: int, padding: int, seed: int, epoch: int, *, flip: bool = True) -> Augmentation:
         generator = seeded(seed, epoch, 1)
         shifts = torch.randint(2 * padding + 1, (images, 2), generator=generator)
-        return cls(shifts, torch.rand(images, generator=generator) < 0.5, padding)
+        return cls(shifts, torch.rand(images, generator=generator) < 0.5 * flip, padding)
 
     def __call__(self, x: Tensor, indices: Tensor) -> Tensor:
         """Crop and flip the images `x`, which are number `indices` of the data set. Edges are padded with their own value."""

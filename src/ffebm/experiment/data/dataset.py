@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ffebm.experiment.errors import UserError
 
-class DataError(Exception):
+
+class DataError(UserError):
     """Files that are missing, damaged or not what their name says."""
 
 
@@ -22,6 +24,23 @@ class Samples(NamedTuple):
 
     def __len__(self) -> int:  # of samples, not of the pair
         return self.x.shape[0]
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a model must know of a data set: all but its images."""
+
+    name: str
+    shape: tuple[int, ...]  # of one image
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]  # to normalise by
+    std: tuple[float, ...]
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """Bytes to floats of mean 0 and deviation 1, by channel."""
+        mean = torch.tensor(self.mean, device=x.device).view(-1, 1, 1)
+        std = torch.tensor(self.std, device=x.device).view(-1, 1, 1)
+        return (x.float() / 255 - mean) / std
 
 
 @dataclass(frozen=True)
@@ -40,11 +59,12 @@ class Dataset:
         """Of one image."""
         return tuple(self.train.x.shape[1:])
 
+    @property
+    def description(self) -> Description:
+        return Description(self.name, self.shape, self.classes, self.mean, self.std)
+
     def normalise(self, x: Tensor) -> Tensor:
-        """Bytes to floats of mean 0 and deviation 1, by channel."""
-        mean = torch.tensor(self.mean, device=x.device).view(-1, 1, 1)
-        std = torch.tensor(self.std, device=x.device).view(-1, 1, 1)
-        return (x.float() / 255 - mean) / std
+        return self.description.normalise(x)
 
 
 def checked_samples(images: object, labels: object, shape: tuple[int, int, int], classes: int, where: str) -> Samples:

@@ -1,0 +1,312 @@
+"""The command `ffebm`. Imports what takes long only inside the commands that need it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ffebm.experiment.errors import UserError
+
+if TYPE_CHECKING:
+    from ffebm.experiment.run import Run
+    from ffebm.experiment.settings import Model
+    from ffebm.experiment.training import Learner
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Train networks that are part digital, part analog: backprop through the digital parts, equilibrium propagation "
+    "through the analog ones.",
+)
+data_app = typer.Typer(no_args_is_help=True, help="Look after data sets: say which are there, download what is not.")
+app.add_typer(data_app, name="data")
+
+notes = Console(stderr=True)  # progress and remarks
+out = Console()  # results
+
+DataOption = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="DIR", help="Folder of the data sets. Else the environment variable FFEBM_DATA names it."),
+]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, for example runs/digits-20270101-120000.")]
+
+
+def _examples(*lines: str) -> str:
+    """Help's last words; a blank line between them keeps them apart."""
+    return "[bold]Examples[/]\n\n" + "\n\n".join(escape(line) for line in lines)
+
+
+@app.command(
+    epilog=_examples(
+        "ffebm train                    # digits, by equilibrium propagation, under a minute",
+        "ffebm train gradient.kind=id   # the same by implicit differentiation",
+        "ffebm train cifar10-l12-bs2 --data ~/data model.width=0.125 trainer.epochs=5 optimiser.learning_rate=5e-4",
+        "ffebm train my.toml --output runs/mine",
+        "ffebm train --resume runs/mine",
+        "ffebm train cifar100-l15 --data ~/data trainer.devices=8 trainer.precision=bf16-mixed",
+    )
+)
+def train(
+    source: Annotated[
+        str | None, typer.Argument(metavar="[PRESET | FILE.toml]", help="What to train; `ffebm presets` lists what there is.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change; `ffebm settings` explains all.")
+    ] = None,
+    data: DataOption = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Folder for the results; a fresh one below runs/ by default.")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Go on with a run that was interrupted.")] = None,
+    deterministic: Annotated[
+        bool,
+        typer.Option(
+            "--deterministic",
+            help="Use only algorithms that give the same bits again: on the same machine and versions, with as many threads "
+            "and processes. On one CPU thread that is so anyway. Across machines or thread counts nothing can promise it.",
+        ),
+    ] = False,
+) -> None:
+    """Train a model, and put all that comes of it into a folder."""
+    given = list(overrides or [])
+    if source is not None and "=" in source:  # no preset was named
+        source, given = None, [source, *given]
+    if data is not None:
+        given.append(f'data.root="{data.expanduser().absolute()}"')
+    if deterministic:
+        given.append("trainer.deterministic=true")
+    if resume is not None:
+        if source is not None or given or output is not None:
+            raise UserError("A resumed run keeps its settings: give --resume alone. To change some, start a new run from its settings.toml.")
+        _train(None, None, resume)
+    else:
+        from ffebm.experiment.preset import DEFAULT, read_preset_or_file
+
+        settings = read_preset_or_file(source, given)
+        _train(settings, output, Path(source).stem if source else DEFAULT)
+
+
+def _train(settings: Any, output: Path | None, name_or_run: Any) -> None:
+    with notes.status("Loading torch and Lightning …"):
+        from ffebm.experiment.run import Run, remake_command, resume_command
+        from ffebm.experiment.training import Stopped, resume, train
+
+    first = _rank() == 0
+    if settings is None:
+        run = Run.open(name_or_run)
+    elif first:
+        run = Run.create(output, name_or_run)
+    else:
+        run = Run(output or Path("runs"))  # only the first process writes
+    if first:
+        notes.print(f"Run folder: [bold]{run.folder}[/]", highlight=False)
+    try:
+        learner = resume(run, notes) if settings is None else train(settings, run, notes)
+    except Stopped as stop:
+        if first:
+            notes.print(f"{stop} Go on with: [bold]{resume_command(run)}[/]", highlight=False)
+        raise typer.Exit(stop.exit_code if first else 0) from None
+    if first:
+        _summarise(learner, run)
+        out.print(f"Run folder:     [bold]{run.folder}[/]", highlight=False)
+        out.print(f"Look closer:    ffebm evaluate {run.folder}", highlight=False)
+        out.print(f"Make it again:  {remake_command(run)}", highlight=False)
+
+
+def _rank() -> int:
+    """Of this process among those of a distributed run, under Lightning, torchrun or SLURM."""
+    return next((int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID") if os.environ.get(name, "").isdigit()), 0)
+
+
+def _summarise(learner: Learner, run: Run) -> None:
+    from ffebm.experiment.training.progress import clock
+
+    rows, settings = learner.history, learner.settings
+    last, best = rows[-1], max(rows, key=lambda row: row["test_accuracy"])
+    table = Table(title=settings.description or run.folder.name, show_header=False, title_justify="left")
+    table.add_row("gradient", f"{settings.gradient.kind}, {settings.model.layers} layers in {settings.model.blocks} blocks")
+    table.add_row("test accuracy", f"[bold]{_percent(last['test_accuracy'])}[/] (best {_percent(best['test_accuracy'])})")
+    if len(learner.dataset.classes) > 10:
+        table.add_row("top-5", _percent(last["test_top5"]))
+    table.add_row("test loss", f"{last['test_loss']:.4f}")
+    table.add_row("training accuracy", _percent(last["train_accuracy"]))
+    table.add_row("residual", f"{last['residual']:.1e}")
+    table.add_row("training time", f"{clock(last['seconds'])}, {last['images_per_second']:,.0f} images/s")
+    if settings.paper is not None:
+        scores = settings.paper.ep if settings.gradient.kind == "ep" else settings.paper.id
+        table.add_row("the paper", f"{scores.top1} ± {scores.top1_spread} % (full width and epochs, {scores.hours} h on an A100)")
+    out.print(table)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f} %"
+
+
+@app.command(
+    epilog=_examples("ffebm evaluate runs/digits-20270101-120000", "ffebm evaluate runs/mine --data ~/data"),
+)
+def evaluate(run: RunArgument, data: DataOption = None) -> None:
+    """Measure a trained model on the whole test set: top-1, top-5, loss, every class, and a picture of the confusions."""
+    with notes.status("Loading torch …"):
+        from ffebm.experiment.evaluation import evaluate_run
+        from ffebm.experiment.run import Run
+
+    found = evaluate_run(Run.open(run), data, notes)
+    table = Table(title=f"{found.name}: {found.images:,} test images", title_justify="left")
+    table.add_column("")
+    table.add_column("accuracy", justify="right")
+    table.add_row("top-1", f"[bold]{_percent(found.top1)}[/]")
+    table.add_row("top-5", _percent(found.top5))
+    table.add_row("loss", f"{found.loss:.4f}", end_section=True)
+    ranked = sorted(found.classes.items(), key=lambda item: item[1])
+    shown = ranked if len(ranked) <= 20 else [*ranked[:10], ("…", float("nan")), *ranked[-10:]]
+    for name, accuracy in shown:
+        table.add_row(escape(name), "" if name == "…" else _percent(accuracy))
+    out.print(table)
+    out.print(f"All classes: {run / 'evaluation.json'}\nConfusions:  {run / 'confusion.png'}", highlight=False)
+
+
+@app.command(
+    epilog=_examples("ffebm predict runs/mine cat.png dog.jpg", "ffebm predict runs/digits-20270101-120000 scan/*.png"),
+)
+def predict(
+    run: RunArgument,
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="PNG or JPEG files; scaled to the model's size.")],
+    top: Annotated[int, typer.Option(min=1, help="How many classes to show for each.")] = 3,
+) -> None:
+    """Say what is in some pictures."""
+    with notes.status("Loading torch …"):
+        from ffebm.experiment.prediction import predict_images
+        from ffebm.experiment.run import Run
+
+    table = Table("image", "class", "probability")
+    for path, guesses in predict_images(Run.open(run), images, top):
+        for number, (name, probability) in enumerate(guesses):
+            bar = "█" * round(20 * probability)
+            table.add_row(
+                escape(str(path)) if number == 0 else "",
+                escape(name),
+                f"{100 * probability:5.1f} % {bar}",
+                end_section=number == len(guesses) - 1,
+            )
+    out.print(table)
+
+
+@app.command(epilog=_examples("ffebm presets", "ffebm presets cifar10-l12-bs2 > my.toml", "ffebm train my.toml"))
+def presets(
+    name: Annotated[str | None, typer.Argument(metavar="[PRESET]", help="Print this one, as a TOML file to start from.")] = None,
+) -> None:
+    """List the presets: every row of the paper's tables, with the paper's result beside it."""
+    from ffebm.experiment.preset import FOLDER, preset_names, read_preset
+
+    if name is not None:
+        read_preset(name)
+        sys.stdout.write((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+        return
+    table = Table(box=box.SIMPLE_HEAD, caption_justify="left")
+    table.add_column("preset", no_wrap=True)
+    table.add_column("blocks", no_wrap=True)
+    table.add_column("settings")
+    table.add_column("paper, EP", no_wrap=True)
+    table.add_column("paper, ID", no_wrap=True)
+    for preset in preset_names():
+        settings = read_preset(preset)
+        model, trainer = settings.model, settings.trainer
+        scores = [settings.paper.ep, settings.paper.id] if settings.paper else []
+        table.add_row(
+            preset,
+            f"{model.layers} layers\n{model.blocks} × {model.split}" + _less(model),
+            f"{settings.relaxation.steps} + {settings.gradient.steps} sweeps, β {settings.gradient.beta:g}, "
+            f"{trainer.epochs} epochs of {trainer.batch}, rate {settings.optimiser.learning_rate:g}",
+            *(f"{s.top1} ± {s.top1_spread}" + ("" if s.top5 is None else f"\n{s.top5} ± {s.top5_spread}") for s in scores),
+        )
+    out.print(table)
+    out.print(
+        "Blocks: how many × layers in each. Sweeps: free + nudged. Paper: top-1 accuracy in per cent, top-5 below, spread "
+        "over three seeds. All train by equilibrium propagation, unless gradient.kind=id, recurrent-backprop or bptt. "
+        "For a small machine: model.width=0.125.",
+        highlight=False,
+    )
+
+
+def _less(model: Model) -> str:
+    """By how many layers the last block is smaller than the others."""
+    missing = model.blocks * model.split - model.layers if isinstance(model.split, int) else 0
+    return f" − {missing}" if missing else ""
+
+
+@app.command(epilog=_examples("ffebm settings", "ffebm settings optimiser", "ffebm settings > my.toml"))
+def settings(
+    section: Annotated[str, typer.Argument(metavar="[SECTION]", help="Only the settings that start like this.")] = "",
+) -> None:
+    """Explain every setting that a TOML file or KEY=VALUE can change: a TOML file of all defaults, with comments."""
+    from ffebm.experiment.settings import documented
+
+    text = documented(section)
+    if not text.strip():
+        raise UserError(f"No setting starts with `{section}`; sections are data, model, relaxation, gradient, optimiser, trainer.")
+    sys.stdout.write(text)
+
+
+@data_app.command("check", epilog=_examples("ffebm data check ~/data"))
+def data_check(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data sets.")]) -> None:
+    """Say which data sets a folder holds, whole, damaged or in part. Fails if one is damaged."""
+    from ffebm.experiment.data import check
+
+    if not folder.is_dir():
+        raise UserError(f"There is no folder {folder}.")
+    with notes.status("Reading …"):
+        report = check(folder)
+    colours = {"complete": "green", "damaged": "red", "partial": "yellow", "absent": "dim"}
+    table = Table("data set", "state", "")
+    for name, sentence in report.items():
+        state, _, rest = sentence.partition(": ")
+        table.add_row(name, f"[{colours[state]}]{state}[/]", escape(rest))
+    out.print(table)
+    if any(sentence.startswith("damaged") for sentence in report.values()):
+        raise typer.Exit(1)
+
+
+@data_app.command("fetch", epilog=_examples("ffebm data fetch cifar10 --data ~/data", "FFEBM_DATA=~/data ffebm data fetch mnist"))
+def data_fetch(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="cifar10, cifar100, mnist, fashion-mnist or imagenet32.")],
+    data: DataOption = None,
+) -> None:
+    """Download a data set from its official address: checked, resumable, and in place only when it is whole."""
+    from ffebm.experiment.data.fetch import fetch
+
+    root = data or (Path(os.environ["FFEBM_DATA"]) if os.environ.get("FFEBM_DATA") else None)
+    if root is None:
+        raise UserError("Where to? Give --data DIR, or set the environment variable FFEBM_DATA.")
+    out.print(f"{name} is in [bold]{fetch(name, root.expanduser(), notes)}[/]", highlight=False)
+
+
+def main() -> None:
+    """Run the command; turn mistakes that a person can mend into a message and exit code 1."""
+    try:
+        app()
+    except UserError as error:
+        _fail(str(error))
+    except Exception as error:
+        # The library's errors say what to do; whoever wants the traceback of one can have it.
+        torch_free = "ffebm.errors" in sys.modules and isinstance(error, sys.modules["ffebm.errors"].DivergenceError)
+        if not torch_free or os.environ.get("FFEBM_TRACEBACK"):
+            raise
+        _fail(str(error))
+
+
+def _fail(message: str) -> None:
+    if _rank() == 0:
+        notes.print(f"[bold red]Error:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    sys.exit(1)

@@ -1,0 +1,114 @@
+"""The batches of a run: every epoch in its own order, cut alike for any number of processes, resumable anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+from ffebm.experiment.data.augmentation import Augmentation, seeded
+from ffebm.experiment.data.dataset import Dataset, Samples
+
+
+class Batch(NamedTuple):
+    """Normalised images with their labels: a part of what one step of the optimiser sees."""
+
+    x: Tensor
+    y: Tensor
+    whole: int  # samples in all parts together
+
+
+class Part(NamedTuple):
+    """Which images of which epoch."""
+
+    epoch: int
+    indices: Tensor
+    whole: int
+
+
+class Batches(TorchDataset[Batch]):
+    """Batches without end, epoch after epoch; `len` of them make one, and one iteration goes to the end of its epoch.
+
+    Order, crops and flips depend on the seed and the epoch alone. A batch is cut into parts, for the processes and for
+    accumulation, and all batches of an epoch are of one size, give or take a sample: none is dropped, none is small.
+
+    Args:
+        size: samples in a batch, at most.
+        parts: into how many parts every batch is cut.
+        rank: of this process, among `ranks`; part p of a batch goes to process p mod ranks.
+        augment: crop and flip; needs `padding`.
+        seed: of the order; None keeps the order of the files.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        samples: Samples,
+        size: int,
+        *,
+        seed: int | None = None,
+        padding: int = 0,
+        flip: bool = False,
+        parts: int = 1,
+        rank: int = 0,
+        ranks: int = 1,
+        workers: int = 0,
+        pin: bool = False,
+    ) -> None:
+        self.dataset = dataset
+        self.samples = samples
+        self.batches = -(-len(samples) // size)
+        self.seed = seed
+        self.padding = padding
+        self.flip = flip
+        self.parts = parts
+        self.rank = rank
+        self.ranks = ranks
+        self.workers = workers
+        self.pin = pin
+        self.taken = 0  # parts that this process was given, since the first epoch
+        self._drawn: tuple[int, Augmentation] | None = None
+
+    def __len__(self) -> int:
+        """Parts in an epoch, for this process."""
+        return self.batches * self.parts // self.ranks
+
+    def __iter__(self) -> Iterator[Batch]:
+        epoch, start = divmod(self.taken, len(self))
+        plan = list(self.plan(epoch))[start:]
+        # Each item is a whole part already, so torch's loader has only to fetch: here, or in other processes.
+        loader = DataLoader(self, sampler=plan, batch_size=None, num_workers=self.workers, pin_memory=self.pin)
+        for batch in loader:
+            self.taken += 1
+            yield batch
+
+    def plan(self, epoch: int) -> Iterator[Part]:
+        """The parts of an epoch that are for this process."""
+        count = len(self.samples)
+        order = torch.arange(count) if self.seed is None else torch.randperm(count, generator=seeded(self.seed, epoch, 0))
+        for batch in order.tensor_split(self.batches):
+            for number, indices in enumerate(batch.tensor_split(self.parts)):
+                if number % self.ranks == self.rank:
+                    yield Part(epoch, indices, len(batch))
+
+    def __getitem__(self, part: Part) -> Batch:
+        x = self.samples.x[part.indices]
+        if self.seed is not None and (self.padding or self.flip):
+            x = self._augmentation(part.epoch)(x, part.indices)
+        return Batch(self.dataset.normalise(x), self.samples.y[part.indices], part.whole)
+
+    def _augmentation(self, epoch: int) -> Augmentation:
+        if self._drawn is None or self._drawn[0] != epoch:
+            assert self.seed is not None
+            self._drawn = epoch, Augmentation.draw(len(self.samples), self.padding, self.seed, epoch, flip=self.flip)
+        return self._drawn[1]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"taken": self.taken}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.taken = state["taken"]

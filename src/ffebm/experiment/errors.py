@@ -1,0 +1,7 @@
+"""Mistakes that a person can mend: the command line shows their message, not a traceback."""
+
+from __future__ import annotations
+
+
+class UserError(Exception):
+    """Something outside the program is wrong; the message says what, and what to do about it."""

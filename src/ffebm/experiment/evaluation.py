@@ -1,0 +1,82 @@
+"""A trained model on the whole test set."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor
+
+from ffebm.experiment.architectures import build_model
+from ffebm.experiment.data import Batches, Dataset, load
+from ffebm.experiment.figures import save_confusion
+from ffebm.experiment.files import write_atomically
+from ffebm.experiment.run import Run, RunError
+from ffebm.model import FFEBM
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model does with the test set; accuracies are shares of 1."""
+
+    name: str
+    weights: str  # the file they came from
+    images: int
+    loss: float
+    top1: float
+    top5: float
+    classes: dict[str, float]  # accuracy on the images of each
+    confusion: list[list[int]]  # images by true class (row) and predicted class (column)
+
+
+def evaluate_run(run: Run, root: Path | None = None, console: Console | None = None) -> Evaluation:
+    """Evaluate the weights of a run; writes `evaluation.json` and `confusion.png` beside them."""
+    settings = run.settings()
+    dataset = load(settings.data.name, root or settings.data.root)
+    model = build_model(settings, dataset.shape, len(dataset.classes))
+    source = run.load_weights(model)
+    evaluation = evaluate(model, dataset, settings.trainer.test_batch, run.folder.name, source, console)
+    write_atomically(run.folder / "evaluation.json", json.dumps(asdict(evaluation), indent=1).encode())
+    title = f"{run.folder.name}: {100 * evaluation.top1:.2f} % of {evaluation.images:,} test images"
+    save_confusion(torch.tensor(evaluation.confusion).numpy(), dataset.classes, run.folder / "confusion.png", title)
+    return evaluation
+
+
+@torch.no_grad()
+def evaluate(
+    model: FFEBM, dataset: Dataset, batch: int, name: str = "", source: str = "", console: Console | None = None
+) -> Evaluation:
+    model = model.eval().to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    batches = Batches(dataset, dataset.test, batch)
+    losses, ranks, guesses = [], [], []
+    for x, y, _ in track(batches, "Testing", total=len(batches), console=console, transient=True, disable=console is None):
+        logits = model(x.to(memory_format=torch.channels_last)).logits
+        losses.append(torch.nn.functional.cross_entropy(logits, y, reduction="none"))
+        # How many classes look likelier than the right one.
+        ranks.append((logits > logits.gather(1, y.unsqueeze(1))).sum(1))
+        guesses.append(logits.argmax(1))
+    y, guess, rank = dataset.test.y, torch.cat(guesses), torch.cat(ranks)
+    confusion = _confusion(y, guess, len(dataset.classes))
+    of_class = confusion.sum(1).clamp(min=1)
+    accuracies = (confusion.diagonal() / of_class).tolist()
+    loss = torch.cat(losses).mean().item()
+    if not torch.tensor(loss).isfinite():
+        raise RunError(f"The test loss of {name} is not finite: its weights are of no use.")
+    return Evaluation(
+        name=name,
+        weights=source,
+        images=len(y),
+        loss=loss,
+        top1=(guess == y).double().mean().item(),
+        top5=(rank < 5).double().mean().item(),
+        classes=dict(zip(dataset.classes, accuracies, strict=True)),
+        confusion=confusion.tolist(),
+    )
+
+
+def _confusion(true: Tensor, predicted: Tensor, classes: int) -> Tensor:
+    return torch.bincount(true * classes + predicted, minlength=classes**2).view(classes, classes)

@@ -1,0 +1,68 @@
+"""Pictures of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from ffebm.experiment.files import write_atomically
+
+TRAIN, TEST = "#8c96a3", "#1b62a5"
+
+
+def save_curves(rows: Sequence[Mapping[str, float]], path: Path, title: str) -> None:
+    """Loss, accuracy and residual by epoch."""
+    figure = Figure(figsize=(11, 3.4), layout="constrained", dpi=130)
+    loss, accuracy, residual = figure.subplots(1, 3)
+    epochs = [row["epoch"] for row in rows]
+    marker = "o" if len(rows) < 30 else None
+    for axes, name, scale in ((loss, "loss", 1), (accuracy, "accuracy", 100)):
+        for part, colour in (("train", TRAIN), ("test", TEST)):
+            values = [scale * row[f"{part}_{name}"] for row in rows]
+            axes.plot(epochs, values, color=colour, marker=marker, markersize=4, label=part)
+        axes.legend(frameon=False)
+    accuracy.set_ylabel("accuracy (%)")
+    loss.set_ylabel("loss")
+    residual.plot(epochs, [max(row["residual"], 1e-9) for row in rows], color=TEST, marker=marker, markersize=4)
+    residual.set_yscale("log")
+    residual.set_ylabel("residual of the last sweep, worst block")
+    for axes in (loss, accuracy, residual):
+        axes.set_xlabel("epoch")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+    best = max(rows, key=lambda row: row["test_accuracy"])
+    last = rows[-1]
+    figure.suptitle(
+        f"{title}: {100 * last['test_accuracy']:.2f} % on the test set after epoch {last['epoch']:.0f} "
+        f"(best {100 * best['test_accuracy']:.2f} %, epoch {best['epoch']:.0f})",
+        fontsize=11,
+    )
+    write_atomically(path, lambda file: figure.savefig(file, format="png"))
+
+
+def save_confusion(counts: np.ndarray, classes: Sequence[str], path: Path, title: str) -> None:
+    """Which class (row) was taken for which (column), as shares of the rows."""
+    size = len(classes)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    side = float(np.clip(2.5 + 0.5 * size, 5, 12))
+    figure = Figure(figsize=(side + 1, side), layout="constrained", dpi=130)
+    axes = figure.subplots()
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("true")
+    axes.set_title(title, fontsize=11)
+    figure.colorbar(image, ax=axes, label="share of the true class", shrink=0.8)
+    if size <= 20:
+        axes.set_xticks(range(size), classes, rotation=45, ha="right")
+        axes.set_yticks(range(size), classes)
+        for row, column in np.argwhere(counts > 0):
+            dark = shares[row, column] > 0.5
+            axes.text(
+                column, row, f"{counts[row, column]}", ha="center", va="center", fontsize=8, color="white" if dark else "black"
+            )
+    write_atomically(path, lambda file: figure.savefig(file, format="png"))

@@ -1,0 +1,109 @@
+"""Checkpoints: written whole or not at all, the newest kept, and one before a run is stopped by a signal."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from lightning.fabric.plugins import CheckpointIO
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+
+from ffebm.experiment.errors import UserError
+from ffebm.experiment.files import write_atomically
+from ffebm.experiment.run import Run, read_checkpoint
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopped(UserError):
+    """A signal ended training, after a checkpoint was written."""
+
+    def __init__(self, number: int, step: int) -> None:
+        super().__init__(f"Stopped by {signal.Signals(number).name} after step {step}; nothing is lost.")
+        self.exit_code = 128 + number
+
+
+class AtomicCheckpointIO(CheckpointIO):
+    """How Lightning writes and reads checkpoint files."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        write_atomically(Path(path), lambda file: torch.save(checkpoint, file))
+
+    def load_checkpoint(self, path: str | Path, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        return read_checkpoint(Path(path))
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        Path(path).unlink(missing_ok=True)
+
+
+class Checkpoints(Checkpoint):
+    """Saves every so many steps, at the end of every epoch, and when a signal asks to stop.
+
+    As a `Checkpoint`, Lightning calls it after all others at the end of an epoch, when the metrics of that are complete.
+    """
+
+    def __init__(self, run: Run, every: int, keep: int) -> None:
+        self.run = run
+        self.every = every
+        self.keep = keep
+        self._signal = 0
+        self._handlers: dict[int, Any] = {}
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # Later than Lightning's own, which would stop in the middle of what they please.
+        try:
+            self._handlers = {number: signal.signal(number, self._note) for number in SIGNALS}
+        except ValueError:  # not in the main thread, where signals are not ours to handle
+            self._handlers = {}
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._restore()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._restore()
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        # The last batch of an epoch is not yet all of it: testing and the row of metrics follow.
+        if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
+            return
+        halfway = (batch_idx + 1) % trainer.accumulate_grad_batches
+        if halfway:
+            return
+        wanted = self._asked_to_stop(trainer)
+        if wanted or trainer.global_step % self.every == 0:
+            self._save(trainer)
+        if wanted:
+            raise Stopped(wanted, trainer.global_step)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._save(trainer)
+        wanted = self._asked_to_stop(trainer)
+        if wanted and trainer.current_epoch + 1 < (trainer.max_epochs or 0):
+            raise Stopped(wanted, trainer.global_step)
+
+    def _asked_to_stop(self, trainer: Trainer) -> int:
+        """The signal that this or any other process was sent, or 0: all stop at the same step."""
+        if trainer.world_size == 1:
+            return self._signal
+        asked = torch.tensor(self._signal, device=trainer.strategy.root_device)
+        return int(trainer.strategy.reduce(asked, reduce_op="max"))
+
+    def _save(self, trainer: Trainer) -> None:
+        trainer.save_checkpoint(self.run.checkpoint_file(trainer.global_step))
+        if trainer.is_global_zero:
+            for path in self.run.checkpoints()[self.keep :]:
+                path.unlink(missing_ok=True)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        """Remember the first signal; a second one is not asked for patience again."""
+        self._signal = number
+        signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
+
+    def _restore(self) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers = {}

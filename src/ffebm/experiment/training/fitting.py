@@ -1,0 +1,143 @@
+"""A run from its beginning, or from where it was, to its end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.plugins.environments import SLURMEnvironment
+from lightning.pytorch.utilities import rank_zero_only
+from rich.console import Console
+
+from ffebm.experiment.architectures import build_model
+from ffebm.experiment.data import Dataset, load
+from ffebm.experiment.environment import describe_environment
+from ffebm.experiment.run import Run, RunError
+from ffebm.experiment.settings import Settings, SettingsError
+from ffebm.experiment.training.checkpoints import AtomicCheckpointIO, Checkpoints
+from ffebm.experiment.training.health import Health
+from ffebm.experiment.training.learner import Learner
+from ffebm.experiment.training.progress import Progress, Recorder
+
+
+def train(settings: Settings, run: Run, console: Console | None = None) -> Learner:
+    """Train from the beginning, into a fresh folder."""
+    console = console or Console(stderr=True)
+    learner = prepare(settings)
+    if rank_zero_only.rank == 0:
+        run.save_description(learner.dataset.description)
+        settings.save(run.settings_file)
+    _fit(learner, run, console, None)
+    return learner
+
+
+def resume(run: Run, console: Console | None = None) -> Learner:
+    """Go on with a run from its newest sound checkpoint; one that was not yet reached means from the beginning."""
+    console = console or Console(stderr=True)
+    learner = prepare(run.settings())
+    checkpoint, content, damaged = run.newest_checkpoint()
+    if rank_zero_only.rank == 0:
+        for report in damaged:
+            console.print(f"[yellow]Warning:[/] {report}", highlight=False, markup=True)
+        if checkpoint is not None:
+            console.print(f"Going on from step {content['global_step']} ({checkpoint.name}).", highlight=False)
+        elif damaged:
+            raise RunError(f"None of the {len(damaged)} checkpoints in {run.checkpoint_folder} is sound; start a new run.")
+        else:
+            console.print("There is no checkpoint yet: starting from the beginning.", highlight=False)
+    if checkpoint is not None:
+        _check_fits(learner, content, run)
+    _fit(learner, run, console, checkpoint)
+    return learner
+
+
+def prepare(settings: Settings) -> Learner:
+    """Data and model, ready to be trained."""
+    trainer = settings.trainer
+    torch.set_num_threads(trainer.threads or max(1, (os.cpu_count() or 1) // trainer.devices))
+    dataset = load(settings.data.name, settings.data.root)
+    _check_batches(settings, dataset)
+    seed_everything(settings.seed, verbose=False)
+    try:
+        model = build_model(settings, dataset.shape, len(dataset.classes))
+        model.summary()  # walks through all shapes
+    except (ValueError, RuntimeError) as error:
+        raise SettingsError(f"No model can be built from these settings: {error}") from None
+    return Learner(model, settings, dataset)
+
+
+def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None) -> None:
+    settings = learner.settings.trainer
+    processes = settings.devices * settings.nodes
+    first = rank_zero_only.rank == 0
+    callbacks = [
+        Health(console),
+        *([Progress(console), Recorder(run)] if first else []),
+        Checkpoints(run, settings.checkpoint_every, settings.keep),
+    ]
+    step = None if checkpoint is None else int(checkpoint.stem.partition("-")[2])
+    plugins: list = [AtomicCheckpointIO()]
+    if SLURMEnvironment.detect():
+        plugins.append(SLURMEnvironment(auto_requeue=False))  # its checkpoints would be taken in the middle of a step
+    with _calm():
+        trainer = Trainer(
+            accelerator=settings.accelerator,
+            devices=settings.devices,
+            num_nodes=settings.nodes,
+            strategy="ddp" if processes > 1 else "auto",
+            precision=settings.precision,
+            max_epochs=settings.epochs,
+            accumulate_grad_batches=settings.accumulate,
+            gradient_clip_val=learner.settings.optimiser.clip,
+            deterministic=settings.deterministic,
+            sync_batchnorm=settings.sync_batch_norm and processes > 1 and torch.cuda.is_available(),
+            logger=TensorBoardLogger(run.folder, "tensorboard", "", purge_step=step) if first else False,
+            callbacks=callbacks,
+            plugins=plugins,
+            use_distributed_sampler=False,  # batches know their process
+            num_sanity_val_steps=0,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            log_every_n_steps=1,
+            default_root_dir=run.folder,
+        )
+        if first:
+            run.save_environment(describe_environment(learner.settings.seed))
+        trainer.fit(learner, ckpt_path=checkpoint, weights_only=True)
+
+
+def _check_batches(settings: Settings, dataset: Dataset) -> None:
+    parts = settings.trainer.parts
+    smallest = len(dataset.train) // -(-len(dataset.train) // settings.trainer.batch)
+    if smallest < parts:
+        raise SettingsError(f"A batch of {smallest} samples cannot be cut into {parts} parts (devices × nodes × accumulate).")
+    if settings.model.batch_norm != "off" and smallest // parts < 2:
+        raise SettingsError("Batch-norm needs at least two samples in every part of a batch: take a larger trainer.batch.")
+
+
+def _check_fits(learner: Learner, content: dict, run: Run) -> None:
+    saved = {name.removeprefix("model."): tuple(t.shape) for name, t in content["state_dict"].items()}
+    built = {name: tuple(t.shape) for name, t in learner.model.state_dict().items()}
+    if saved != built or "ffebm" not in content:
+        raise RunError(f"The checkpoints in {run.checkpoint_folder} are of another model than {run.settings_file} describes.")
+
+
+@contextmanager
+def _calm() -> Iterator[None]:
+    """Without Lightning's remarks on what was set on purpose."""
+    logger = logging.getLogger("lightning.pytorch")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*isinstance.treespec, LeafSpec.*")  # of Lightning's own making
+            yield
+    finally:
+        logger.setLevel(level)

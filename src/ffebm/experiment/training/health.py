@@ -1,0 +1,137 @@
+"""Blocks that have stopped learning, and gradients that are no numbers: found, and named."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+from rich.console import Console
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ffebm.experiment.data import Batch
+from ffebm.experiment.training.learner import HealthError, Learner
+from ffebm.model import FFEBM
+
+SAMPLES = 16  # of a batch that the look into the blocks takes
+FROZEN = 0.99  # a layer with a larger share of units that cannot move passes hardly any error on
+UNSETTLED = 0.1  # units move between 0 and 1
+
+
+class Finding(NamedTuple):
+    """Something wrong with a block."""
+
+    block: str
+    kind: str
+    message: str
+
+
+class Health(Callback):
+    """Stops at gradients that are not finite; warns, once for each block and reason, of blocks that cannot learn."""
+
+    def __init__(self, console: Console, every: int = 100) -> None:
+        self.console = console
+        self.every = every
+        self.found: list[Finding] = []
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        assert isinstance(pl_module, Learner)
+        total = torch.stack([p.grad.square().sum() for p in pl_module.parameters() if p.grad is not None]).sum()
+        if not bool(total.isfinite()):
+            raise HealthError(not_finite(pl_module.model, trainer.global_step + 1))
+        if trainer.global_step % self.every == 0 and trainer.is_global_zero:
+            self._report(without_error(pl_module.model))
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        assert isinstance(pl_module, Learner)
+        if (trainer.global_step - 1) % self.every == 0 and trainer.is_global_zero:
+            self._report(unsettled(pl_module.model) + frozen(pl_module.model, batch.x[:SAMPLES]))
+
+    def _report(self, findings: list[Finding]) -> None:
+        known = {(finding.block, finding.kind) for finding in self.found}
+        for finding in findings:
+            if (finding.block, finding.kind) not in known:
+                self.console.print(f"[yellow]Warning:[/] {finding.message}", highlight=False)
+                self.found.append(finding)
+
+
+def not_finite(model: FFEBM, step: int) -> str:
+    names = [name for name, parameter in model.named_parameters() if parameter.grad is not None and not _finite(parameter.grad)]
+    return (
+        f"The gradient of {names[0] if names else 'the model'} is not finite at step {step}. "
+        "Try a lower optimiser.learning_rate, optimiser.clip=1, or precision 32-true. No step was taken with it."
+    )
+
+
+def without_error(model: FFEBM) -> list[Finding]:
+    """Blocks at whose input the gradient is zero: nothing below them learns."""
+    return [
+        Finding(
+            block.energy.label,
+            "no error",
+            f"{block.energy.label} passes no error signal on: all gradients of the stage before it are zero. Its units are "
+            "saturated, or get none from above. Try a lower optimiser.learning_rate, a smaller model.variance, or "
+            "model.clamped_outputs=[].",
+        )
+        for stage, block in model.chain
+        if _all_zero(stage)
+    ]
+
+
+def unsettled(model: FFEBM) -> list[Finding]:
+    """Blocks that were still moving after their last sweep, by the mean over the last batch."""
+    return [
+        Finding(
+            block.energy.label,
+            "unsettled",
+            f"{block.energy.label} does not settle: units still move by {block.residual.mean():.2g} in the last of "
+            f"{block.relax.steps} sweeps, so its gradient is not one of an equilibrium. Try more relaxation.steps, a lower "
+            "optimiser.learning_rate, a smaller model.variance, or average pooling.",
+        )
+        for _, block in model.chain
+        if block.residual is not None and block.residual.mean() > UNSETTLED
+    ]
+
+
+@torch.no_grad()
+def frozen(model: FFEBM, x: Tensor) -> list[Finding]:
+    """Layers in which hardly a unit can move, up or down: its activation is flat there, and stops the error."""
+    findings: list[Finding] = []
+    training = model.training
+    model.eval()  # batch-norm must not count these samples again
+    for stage, block in model.chain:
+        drive = stage(x)
+        state = block.relax(block.energy, drive).state
+        for layer, share in enumerate(frozen_shares(block.energy, state, drive), 1):
+            if share > FROZEN:
+                findings.append(
+                    Finding(
+                        block.energy.label,
+                        f"frozen {layer}",
+                        f"Layer {layer} of {block.energy.label} is saturated: {100 * share:.1f} % of its units cannot move, and "
+                        "the error does not get past them. Try a lower optimiser.learning_rate or a smaller model.slope.",
+                    )
+                )
+        x = state[-1]
+    model.train(training)
+    return findings
+
+
+def frozen_shares(energy: Any, state: tuple[Tensor, ...], x: Tensor, nudge: float = 1e-3) -> list[float]:
+    """The share of units in every layer whose activation is flat where they are."""
+    shares: list[float] = []
+    for layer, activation in enumerate(energy.activations):
+        v = energy.drive(state, x, layer)
+        shares.append((activation.sigma(v + nudge) == activation.sigma(v - nudge)).double().mean().item())
+    return shares
+
+
+def _all_zero(module: nn.Module) -> bool:
+    gradients = [p.grad for p in module.parameters() if p.grad is not None]
+    return bool(gradients) and not any(bool(gradient.any()) for gradient in gradients)
+
+
+def _finite(tensor: Tensor) -> bool:
+    return bool(tensor.isfinite().all())

@@ -1,0 +1,166 @@
+"""What Lightning trains: a model with its losses, its optimiser, and the sums that make an epoch's row of metrics."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+
+from ffebm.experiment.data import Batch, Batches, Dataset
+from ffebm.experiment.errors import UserError
+from ffebm.experiment.settings import Settings
+from ffebm.model import FFEBM
+
+
+class HealthError(UserError):
+    """Training that cannot go on."""
+
+
+class Learner(LightningModule):
+    """Trains a model, and keeps the metrics of every epoch; both are part of its checkpoints."""
+
+    model: FFEBM
+
+    def __init__(self, model: FFEBM, settings: Settings, dataset: Dataset) -> None:
+        super().__init__()
+        # Convolutions on CPU and GPU are fastest with the channels of a pixel side by side.
+        self.model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        self.settings = settings
+        self.dataset = dataset
+        self.history: list[dict[str, float]] = []
+        self.training_sums = torch.zeros(4, dtype=torch.float64)  # samples, loss, right, residual
+        self.test_sums = torch.zeros(4, dtype=torch.float64)  # samples, loss, right, among the first five
+        self.seconds = 0.0  # that training took, before and since the last resumption
+        self._clock = time.perf_counter()
+
+    @property
+    def steps(self) -> int:
+        """Of the optimiser, in the whole run."""
+        trainer = self.settings.trainer
+        return trainer.epochs * -(-len(self.dataset.train) // trainer.batch)
+
+    def train_dataloader(self) -> Batches:
+        data, trainer = self.settings.data, self.settings.trainer
+        augmentation = {"seed": self.settings.seed, "padding": data.crop_padding, "flip": data.flip}
+        batches = Batches(self.dataset, self.dataset.train, trainer.batch, parts=trainer.parts, **augmentation, **self._place)
+        # Lightning restores the position within an epoch, but not that which epoch it is.
+        batches.load_state_dict({"taken": self.global_step * trainer.accumulate})
+        return batches
+
+    def val_dataloader(self) -> Batches:
+        trainer = self.settings.trainer
+        parts = trainer.devices * trainer.nodes
+        return Batches(self.dataset, self.dataset.test, trainer.test_batch * parts, parts=parts, **self._place)
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        ranks = {"rank": self.trainer.global_rank, "ranks": self.trainer.world_size}
+        return {**ranks, "workers": self.settings.data.workers, "pin": torch.cuda.is_available()}
+
+    def configure_optimizers(self) -> Any:
+        chosen = self.settings.optimiser
+        shared: dict[str, Any] = {"lr": chosen.learning_rate, "weight_decay": chosen.weight_decay}
+        parameters = self.model.parameters()
+        if chosen.kind == "sgd":
+            optimiser = torch.optim.SGD(parameters, momentum=chosen.momentum, **shared)
+        else:
+            optimiser = (torch.optim.Adam if chosen.kind == "adam" else torch.optim.AdamW)(parameters, **shared)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.steps, chosen.final_learning_rate)
+        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        return batch._replace(x=batch.x.to(memory_format=torch.channels_last))
+
+    def training_step(self, batch: Batch, _index: int) -> Tensor:
+        output = self.model(batch.x, batch.y)
+        losses = output.losses
+        if not bool(losses.detach().isfinite().all()):
+            raise HealthError(self._lost())
+        right = (output.logits.argmax(1) == batch.y).sum()
+        self._add(self.training_sums, len(batch.y), losses, right, self.residuals().max() * len(batch.y))
+        # The mean over the whole batch, whatever it was cut into: Lightning averages over processes, and over what it
+        # accumulates, as if all parts were equal.
+        return losses.sum() * (self.trainer.world_size * self.trainer.accumulate_grad_batches / batch.whole)
+
+    def validation_step(self, batch: Batch, _index: int) -> None:
+        logits = self.model(batch.x).logits
+        losses = torch.nn.functional.cross_entropy(logits, batch.y, reduction="none")
+        ranked = logits.topk(min(5, logits.shape[1])).indices == batch.y.unsqueeze(1)
+        self._add(self.test_sums, len(batch.y), losses, ranked[:, 0].sum(), ranked.sum())
+
+    def on_validation_epoch_start(self) -> None:
+        self.test_sums.zero_()
+
+    def residuals(self) -> Tensor:
+        """By how much units of every block still moved in the last sweep of the last batch: the mean over its samples."""
+        return torch.stack([block.residual.mean() for _, block in self.model.chain if block.residual is not None])
+
+    def on_train_start(self) -> None:
+        self._clock = time.perf_counter()
+
+    def on_train_batch_end(self, *_: object) -> None:
+        now = time.perf_counter()
+        self.seconds, self._clock = self.seconds + now - self._clock, now
+
+    def on_validation_end(self) -> None:
+        """An epoch ends with its test: make a row of the sums over all processes.
+
+        Lightning's own metrics would forget what came before a resumption in the middle of an epoch.
+        """
+        self._clock = time.perf_counter()  # testing does not count
+        seen, loss, right, residual = self._over_processes(self.training_sums)
+        tested, test_loss, test_right, test_top5 = self._over_processes(self.test_sums)
+        before = self.history[-1]["seconds"] if self.history else 0.0
+        self.history.append(
+            {
+                "epoch": len(self.history) + 1,
+                "step": self.global_step,
+                "train_loss": loss / seen,
+                "train_accuracy": right / seen,
+                "test_loss": test_loss / tested,
+                "test_accuracy": test_right / tested,
+                "test_top5": test_top5 / tested,
+                "residual": residual / seen,
+                "learning_rate": self.trainer.optimizers[0].param_groups[0]["lr"],
+                "images_per_second": seen / max(self.seconds - before, 1e-9),
+                "seconds": self.seconds,
+            }
+        )
+        self.training_sums.zero_()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        sums = self._over_processes(self.training_sums)  # every process saves, though one alone writes
+        checkpoint["ffebm"] = {"history": self.history, "training_sums": sums, "seconds": self.seconds}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        kept = checkpoint["ffebm"]
+        self.history, self.seconds = kept["history"], kept["seconds"]
+        if self.trainer.is_global_zero:  # the sums of all processes: one goes on with them, the others start at 0
+            self.training_sums = torch.tensor(kept["training_sums"], dtype=torch.float64)
+
+    def _add(self, sums: Tensor, samples: int, losses: Tensor, *rest: Tensor) -> None:
+        new = torch.stack([losses.detach().sum(), *rest]).to("cpu", torch.float64)
+        sums[0] += samples
+        sums[1:] += new
+
+    def _over_processes(self, sums: Tensor) -> list[float]:
+        total = self.trainer.strategy.reduce(sums.to(self.device, self._summing_type), reduce_op="sum")
+        return total.tolist()
+
+    @property
+    def _summing_type(self) -> torch.dtype:
+        return torch.float32 if self.device.type == "mps" else torch.float64  # which has no doubles
+
+    def _lost(self) -> str:
+        """Which block went wrong first, and what to try."""
+        names = [block.energy.label for _, block in self.model.chain]
+        unsettled = [name for name, value in zip(names, self.residuals().tolist(), strict=True) if not value <= 1]
+        where = f"; {unsettled[0]} has not settled" if unsettled else "; all blocks have settled, so look at the readout"
+        rate = self.trainer.optimizers[0].param_groups[0]["lr"]
+        return (
+            f"The loss is not finite at step {self.global_step + 1}{where}. The learning rate is {rate:.3g}: try a lower "
+            "optimiser.learning_rate, a lower model.variance, or optimiser.clip=1. No step was taken with it."
+        )

@@ -1,0 +1,140 @@
+"""What a person sees while a run goes on, and the files that grow with it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from ffebm.experiment.data import Batch
+from ffebm.experiment.figures import save_curves
+from ffebm.experiment.run import Run
+from ffebm.experiment.training.learner import Learner
+
+FORGET = 0.98  # of what the bar shows, per step: it averages over about fifty
+QUIET = 60  # seconds between lines where there is no terminal to draw a bar on
+
+
+class Progress(Callback):
+    """A bar over the whole run, and a line for every epoch."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[shown]}"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("left"),
+            console=console,
+            transient=True,
+            speed_estimate_period=300,
+        )
+        self.averages: dict[str, float] = {}
+        self._weight = 0.0
+        self._clock = self._spoke = time.perf_counter()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, Learner)
+        self.task = self.bar.add_task("", total=pl_module.steps, completed=trainer.global_step, shown="")
+        self.bar.start()
+        self._clock = self._spoke = time.perf_counter()
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        assert isinstance(pl_module, Learner)
+        now = time.perf_counter()
+        seconds, self._clock = now - self._clock, now
+        samples, loss, right, residual = (pl_module.training_sums - self._before).tolist()
+        self._average(loss=loss / samples, accuracy=right / samples, residual=residual / samples, pace=seconds / samples)
+        pace = trainer.world_size / self.averages["pace"]
+        shown = " · ".join(
+            (
+                f"loss {self.averages['loss']:.3f}",
+                f"accuracy {100 * self.averages['accuracy']:.1f} %",
+                f"residual {self.averages['residual']:.0e}",
+                f"{pace:,.0f} images/s",
+            )
+        )
+        epoch = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
+        self.bar.update(self.task, completed=trainer.global_step, description=epoch, shown=shown)
+        if not self.console.is_terminal and now - self._spoke > QUIET:
+            self._spoke = now
+            left = (pl_module.steps - trainer.global_step) * pl_module.settings.trainer.batch / pace
+            self.console.print(f"{epoch}, step {trainer.global_step}: {shown} · {clock(left)} left", highlight=False)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Batch, batch_idx: int) -> None:
+        assert isinstance(pl_module, Learner)
+        self._before = pl_module.training_sums.clone()
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.bar.update(self.task, shown="testing …")
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._clock = time.perf_counter()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, Learner)
+        row = pl_module.history[-1]
+        self.console.print(
+            f"epoch {row['epoch']:.0f}/{trainer.max_epochs}: "
+            f"loss {row['train_loss']:.4f}, accuracy {100 * row['train_accuracy']:.2f} % · "
+            f"test loss {row['test_loss']:.4f}, accuracy [bold]{100 * row['test_accuracy']:.2f} %[/] · "
+            f"residual {row['residual']:.0e} · {row['images_per_second']:,.0f} images/s · {clock(row['seconds'])}",
+            highlight=False,
+        )
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.bar.stop()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self.bar.stop()
+
+    def _average(self, **values: float) -> None:
+        """Exponential averages, without the bias of the first steps."""
+        self._weight = FORGET * self._weight + 1 - FORGET
+        share = (1 - FORGET) / self._weight
+        for name, value in values.items():
+            self.averages[name] = self.averages.get(name, 0.0) * (1 - share) + value * share
+
+
+class Recorder(Callback):
+    """Metrics, curves, TensorBoard events and weights, at the end of every epoch."""
+
+    def __init__(self, run: Run, every: int = 10) -> None:
+        self.run = run
+        self.every = every  # steps between events
+        self._drew = 0.0
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        assert isinstance(pl_module, Learner)
+        if trainer.global_step % self.every == 0 and trainer.logger is not None:
+            residuals = {f"residual/block {i}": value for i, value in enumerate(pl_module.residuals().tolist(), 1)}
+            rate = trainer.optimizers[0].param_groups[0]["lr"]
+            trainer.logger.log_metrics({"step/loss": float(outputs["loss"]), "step/learning_rate": rate, **residuals}, trainer.global_step)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, Learner)
+        rows = pl_module.history
+        if trainer.logger is not None:
+            trainer.logger.log_metrics({f"epoch/{name}": value for name, value in rows[-1].items()}, trainer.global_step)
+        self.run.save_weights(pl_module.model)
+        self.run.save_metrics(rows)
+        if time.monotonic() - self._drew > QUIET or len(rows) == trainer.max_epochs:
+            save_curves(rows, self.run.folder / "curves.png", self.run.folder.name)
+            self._drew = time.monotonic()
+
+
+def clock(seconds: float) -> str:
+    """Hours, minutes and seconds.
+
+    >>> clock(3671)
+    '1:01:11'
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
