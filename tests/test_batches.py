@@ -16,7 +16,9 @@ def dataset(train: int, test: int = 7) -> Dataset:
     """Images of a single value, their own number, so that each can be told apart."""
 
     def samples(count: int) -> Samples:
-        return Samples(torch.arange(count, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 4, 4).clone(), torch.arange(count))
+        return Samples(
+            torch.arange(count, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 4, 4).clone(), torch.arange(count)
+        )
 
     return Dataset("made", samples(train), samples(test), tuple(map(str, range(train))), (0.0,), (1 / 255,))
 

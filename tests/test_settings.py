@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -105,7 +106,9 @@ def test_every_estimator_can_be_chosen() -> None:
 
 def test_settings_survive_being_saved(tmp_path: Path) -> None:
     for name in preset_names():
-        settings = read_preset(name, ["data.root=/some/where", "optimiser.clip=1", "model.split=[1, 3]"] if name == "digits" else [])
+        settings = read_preset(
+            name, ["data.root=/some/where", "optimiser.clip=1", "model.split=[1, 3]"] if name == "digits" else []
+        )
         settings.save(tmp_path / "settings.toml")
         assert read_settings(tmp_path / "settings.toml") == settings
 
@@ -117,7 +120,9 @@ def test_the_explained_settings_are_a_file_of_all_defaults() -> None:
 
 
 def test_overrides_take_toml_values_text_and_none() -> None:
-    settings = read_preset("cifar10-l12-bs2", ["model.width=0.125", "gradient.kind=id", 'data.name="cifar100"', "model.variance=none"])
+    settings = read_preset(
+        "cifar10-l12-bs2", ["model.width=0.125", "gradient.kind=id", 'data.name="cifar100"', "model.variance=none"]
+    )
     assert settings.model.width == 0.125
     assert settings.gradient.kind == "id"
     assert settings.data.name == "cifar100"
@@ -172,7 +177,5 @@ def test_files_with_mistakes_name_themselves(tmp_path: Path) -> None:
 @given(st.text(max_size=30))
 def test_no_override_crashes(text: str) -> None:
     """Whatever is typed gives settings or a sentence."""
-    try:
-        read_preset("digits", [f"model.width={text}"])
-    except SettingsError as error:
-        assert str(error)
+    with suppress(SettingsError):
+        assert read_preset("digits", [f"model.width={text}"]).model.width > 0

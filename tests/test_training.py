@@ -23,9 +23,8 @@ from ffebm.experiment.data import digits
 from ffebm.experiment.data.dataset import Samples
 from ffebm.experiment.run import Run, RunError, read_checkpoint
 from ffebm.experiment.settings import Settings, SettingsError, settings_from
-from ffebm.experiment.training import HealthError, Learner, Stopped, resume, train
+from ffebm.experiment.training import HealthError, Learner, Stopped, fitting, resume, train
 from ffebm.experiment.training import checkpoints as checkpoints_module
-from ffebm.experiment.training import fitting
 from ffebm.experiment.training.health import Health, frozen, unsettled, without_error
 
 # A net that trains in a second: what is tested here does not depend on its size.
@@ -172,7 +171,9 @@ def test_a_run_without_checkpoint_starts_over(finished: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("step", [3, 5])
-def test_a_signal_stops_after_a_checkpoint(finished: Path, tmp_path: Path, number: int, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_stops_after_a_checkpoint(
+    finished: Path, tmp_path: Path, number: int, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Step 3 lies between two checkpoints, step 5 at the end of an epoch."""
     original = Learner.training_step
 
@@ -301,7 +302,10 @@ def test_every_estimator_trains(tmp_path: Path, kind: str) -> None:
     assert history[1]["train_loss"] < history[0]["train_loss"]
 
 
-@pytest.mark.parametrize("override", ["trainer.precision=bf16-mixed", "optimiser.kind=sgd", "optimiser.kind=adamw", "optimiser.clip=1", "data.workers=1"])
+@pytest.mark.parametrize(
+    "override",
+    ["trainer.precision=bf16-mixed", "optimiser.kind=sgd", "optimiser.kind=adamw", "optimiser.clip=1", "data.workers=1"],
+)
 def test_other_ways_to_train(tmp_path: Path, override: str) -> None:
     history = run_small(tmp_path / "run", override, "optimiser.learning_rate=0.01").history
     assert history[1]["train_loss"] < history[0]["train_loss"]
@@ -358,7 +362,7 @@ def test_healthy_blocks_are_not_reported() -> None:
 
 def test_saturated_blocks_are_named() -> None:
     learner, x, y = model_and_images("model.clamped_outputs=[1]")
-    stage, block = learner.model.chain[0]
+    stage, _ = learner.model.chain[0]
     with torch.no_grad():
         stage.norm.bias.fill_(50.0)
     learner.model(x, y).losses.mean().backward()
@@ -379,7 +383,7 @@ def test_unsettled_blocks_are_named() -> None:
     assert unsettled(learner.model)[0].block == "block 1 of 2"
 
 
-def test_a_warning_comes_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warning_comes_once() -> None:
     shown = console()
     health = Health(shown)
     learner, x, _ = model_and_images()

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ffebm.experiment.errors import UserError
+from ffebm.experiment.processes import process_rank
 
 if TYPE_CHECKING:
     from ffebm.experiment.run import Run
@@ -88,7 +89,9 @@ def train(
         given.append("trainer.deterministic=true")
     if resume is not None:
         if source is not None or given or output is not None:
-            raise UserError("A resumed run keeps its settings: give --resume alone. To change some, start a new run from its settings.toml.")
+            raise UserError(
+                "A resumed run keeps its settings: give --resume alone. To change some, start a new run from its settings.toml."
+            )
         _train(None, None, resume)
     else:
         from ffebm.experiment.preset import DEFAULT, read_preset_or_file
@@ -102,7 +105,7 @@ def _train(settings: Any, output: Path | None, name_or_run: Any) -> None:
         from ffebm.experiment.run import Run, remake_command, resume_command
         from ffebm.experiment.training import Stopped, resume, train
 
-    first = _rank() == 0
+    first = process_rank() == 0
     if settings is None:
         run = Run.open(name_or_run)
     elif first:
@@ -124,11 +127,6 @@ def _train(settings: Any, output: Path | None, name_or_run: Any) -> None:
         out.print(f"Make it again:  {remake_command(run)}", highlight=False)
 
 
-def _rank() -> int:
-    """Of this process among those of a distributed run, under Lightning, torchrun or SLURM."""
-    return next((int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID") if os.environ.get(name, "").isdigit()), 0)
-
-
 def _summarise(learner: Learner, run: Run) -> None:
     from ffebm.experiment.training.progress import clock
 
@@ -145,7 +143,9 @@ def _summarise(learner: Learner, run: Run) -> None:
     table.add_row("training time", f"{clock(last['seconds'])}, {last['images_per_second']:,.0f} images/s")
     if settings.paper is not None:
         scores = settings.paper.ep if settings.gradient.kind == "ep" else settings.paper.id
-        table.add_row("the paper", f"{scores.top1} ± {scores.top1_spread} % (full width and epochs, {scores.hours} h on an A100)")
+        table.add_row(
+            "the paper", f"{scores.top1} ± {scores.top1_spread} % (full width and epochs, {scores.hours} h on an A100)"
+        )
     out.print(table)
 
 
@@ -190,7 +190,10 @@ def predict(
         from ffebm.experiment.prediction import predict_images
         from ffebm.experiment.run import Run
 
-    table = Table("image", "class", "probability")
+    table = Table()
+    table.add_column("image", overflow="fold")
+    table.add_column("class")
+    table.add_column("probability", no_wrap=True)
     for path, guesses in predict_images(Run.open(run), images, top):
         for number, (name, probability) in enumerate(guesses):
             bar = "█" * round(20 * probability)
@@ -205,7 +208,9 @@ def predict(
 
 @app.command(epilog=_examples("ffebm presets", "ffebm presets cifar10-l12-bs2 > my.toml", "ffebm train my.toml"))
 def presets(
-    name: Annotated[str | None, typer.Argument(metavar="[PRESET]", help="Print this one, as a TOML file to start from.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[PRESET]", help="Print this one, as a TOML file to start from.")
+    ] = None,
 ) -> None:
     """List the presets: every row of the paper's tables, with the paper's result beside it."""
     from ffebm.experiment.preset import FOLDER, preset_names, read_preset
@@ -255,7 +260,9 @@ def settings(
 
     text = documented(section)
     if not text.strip():
-        raise UserError(f"No setting starts with `{section}`; sections are data, model, relaxation, gradient, optimiser, trainer.")
+        raise UserError(
+            f"No setting starts with `{section}`; sections are data, model, relaxation, gradient, optimiser, trainer."
+        )
     sys.stdout.write(text)
 
 
@@ -278,7 +285,9 @@ def data_check(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folde
         raise typer.Exit(1)
 
 
-@data_app.command("fetch", epilog=_examples("ffebm data fetch cifar10 --data ~/data", "FFEBM_DATA=~/data ffebm data fetch mnist"))
+@data_app.command(
+    "fetch", epilog=_examples("ffebm data fetch cifar10 --data ~/data", "FFEBM_DATA=~/data ffebm data fetch mnist")
+)
 def data_fetch(
     name: Annotated[str, typer.Argument(metavar="NAME", help="cifar10, cifar100, mnist, fashion-mnist or imagenet32.")],
     data: DataOption = None,
@@ -307,6 +316,6 @@ def main() -> None:
 
 
 def _fail(message: str) -> None:
-    if _rank() == 0:
+    if process_rank() == 0:
         notes.print(f"[bold red]Error:[/] {escape(message)}", highlight=False, soft_wrap=True)
     sys.exit(1)

@@ -38,7 +38,9 @@ def _commit() -> str:
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str:
-        return subprocess.run(("git", *arguments), cwd=here, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+        return subprocess.run(
+            ("git", *arguments), cwd=here, capture_output=True, text=True, timeout=10, check=True
+        ).stdout.strip()
 
     try:
         if git("ls-files", Path(__file__).name) == "":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
@@ -35,7 +36,8 @@ def read_preset_or_file(source: str | None, overrides: Iterable[str] = ()) -> Se
 
 
 def _rank(name: str) -> tuple[int, int, int]:
-    data, *rest = name.split("-")
-    numbers = [int(part.lstrip("lbs")) for part in rest if part.lstrip("lbs").isdigit()]
-    order = ("digits", "mnist", "cifar10", "cifar100", "imagenet32")
-    return (order.index(data) if data in order else len(order), *([*numbers, 0, 0][:1]), -([*numbers, 0, 0][1]))
+    """Small data sets and nets first; large blocks before small ones."""
+    data, *_ = name.split("-")
+    depth, size = (int(found[1]) if (found := re.search(rf"-{letter}(\d+)", name)) else 0 for letter in ("l", "bs"))
+    order = ("digits", "cifar10", "cifar100", "imagenet32")
+    return order.index(data) if data in order else len(order), depth, -size

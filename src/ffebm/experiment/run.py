@@ -99,9 +99,9 @@ class Run:
         path = self.folder / "data.json"
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            kept = {key: tuple(value) if isinstance(value, list) else value for key, value in content.items()}
-            return Description(**kept)
-        except (OSError, ValueError, TypeError, AttributeError) as error:
+            shape, classes, mean, std = (tuple(content[key]) for key in ("shape", "classes", "mean", "std"))
+            return Description(str(content["name"]), shape, classes, mean, std)
+        except (OSError, ValueError, TypeError, KeyError) as error:
             raise RunError(f"{path}, which names the classes, cannot be read: {error}.") from None
 
     def save_environment(self, environment: Mapping[str, Any]) -> None:

@@ -34,10 +34,10 @@ class Data(Section):
     """What is learnt."""
 
     name: DataName = "digits"
-    root: Path | None = Field(None, description="folder of the data sets; else the environment variable FFEBM_DATA")
-    crop_padding: int = Field(0, ge=0, description="random crops after padding edges by this many pixels; 0 for none")
-    flip: bool = Field(False, description="mirror every second image, at random")
-    workers: int = Field(0, ge=0, description="processes that prepare batches; the batches are the same")
+    root: Path | None = Field(default=None, description="folder of the data sets; else the environment variable FFEBM_DATA")
+    crop_padding: int = Field(default=0, ge=0, description="random crops after padding edges by this many pixels; 0 for none")
+    flip: bool = Field(default=False, description="mirror every second image, at random")
+    workers: int = Field(default=0, ge=0, description="processes that prepare batches; the batches are the same")
 
     @field_validator("root")
     @classmethod
@@ -49,17 +49,23 @@ class Data(Section):
 class Model(Section):
     """The layers, and how they are cut into blocks."""
 
-    channels: list[int] = Field([16, 16, 32, 32], description="of the convolutional layers, first to last")
-    dense: list[int] = Field([], description="units of the fully connected layers behind them")
-    pooled: list[int] = Field([3], description="numbers of the layers, from 1, with pooling in front of them")
+    channels: list[int] = Field(default=[16, 16, 32, 32], description="of the convolutional layers, first to last")
+    dense: list[int] = Field(default=[], description="units of the fully connected layers behind them")
+    pooled: list[int] = Field(default=[3], description="numbers of the layers, from 1, with pooling in front of them")
     pooling: Literal["max", "average", "soft"] = "max"
-    split: int | list[int] = Field(2, description="layers per block, or the size of every block")
-    width: float = Field(1.0, gt=0, description="scales all channels and dense units; keeps the gain of initial weights")
-    slope: float = Field(0.5, gt=0, description="of the activation clamp(slope · v, 0, 1)")
-    clamped_outputs: Literal["all"] | list[int] = Field([], description="numbers of the blocks, from 1, with a clamped output")
-    batch_norm: Literal["all", "first", "off"] = Field("all", description="blocks whose digital stage normalises")
-    variance: float | None = Field(None, gt=0, description="V of the Gaussian orthogonal ensemble; none for torch's default")
-    nudge: Literal["elastic", "stationary"] = Field("elastic", description="how the last block is nudged")
+    split: int | list[int] = Field(default=2, description="layers per block, or the size of every block")
+    width: float = Field(
+        default=1.0, gt=0, description="scales all channels and dense units; keeps the gain of initial weights"
+    )
+    slope: float = Field(default=0.5, gt=0, description="of the activation clamp(slope · v, 0, 1)")
+    clamped_outputs: Literal["all"] | list[int] = Field(
+        default=[], description="numbers of the blocks, from 1, with a clamped output"
+    )
+    batch_norm: Literal["all", "first", "off"] = Field(default="all", description="blocks whose digital stage normalises")
+    variance: float | None = Field(
+        default=None, gt=0, description="V of the Gaussian orthogonal ensemble; none for torch's default"
+    )
+    nudge: Literal["elastic", "stationary"] = Field(default="elastic", description="how the last block is nudged")
 
     @field_validator("channels", "dense", "split", "pooled")
     @classmethod
@@ -95,8 +101,8 @@ class Model(Section):
 class Relaxation(Section):
     """The free phase of every block."""
 
-    steps: int = Field(20, ge=1, description="sweeps, or their maximum when there is a tolerance")
-    tolerance: float | None = Field(None, gt=0, description="stop a sample when no unit moves by more than this")
+    steps: int = Field(default=20, ge=1, description="sweeps, or their maximum when there is a tolerance")
+    tolerance: float | None = Field(default=None, gt=0, description="stop a sample when no unit moves by more than this")
     order: Order = "odd-even"
 
 
@@ -104,41 +110,47 @@ class Gradient(Section):
     """How blocks get their gradient: equilibrium propagation, the paper's implicit differentiation, or others."""
 
     kind: Literal["ep", "id", "recurrent-backprop", "bptt"] = "ep"
-    steps: int = Field(10, ge=1, description="nudged sweeps (ep), recorded ones (id), adjoint iterations")
-    tolerance: float | None = Field(None, gt=0, description="stop those early; relative to beta, or to the error")
-    order: Order | None = Field(None, description="of those sweeps; none for the one that wastes no half-sweep")
-    beta: float = Field(0.05, gt=0, description="strength of the nudge (ep)")
+    steps: int = Field(default=10, ge=1, description="nudged sweeps (ep), recorded ones (id), adjoint iterations")
+    tolerance: float | None = Field(default=None, gt=0, description="stop those early; relative to beta, or to the error")
+    order: Order | None = Field(default=None, description="of those sweeps; none for the one that wastes no half-sweep")
+    beta: float = Field(default=0.05, gt=0, description="strength of the nudge (ep)")
     variant: Literal["centered", "positive", "negative"] = "centered"
-    scale: Literal["unit", "paper"] = Field("unit", description="nudge by the direction of the error, or by its size too (ep)")
+    scale: Literal["unit", "paper"] = Field(
+        default="unit", description="nudge by the direction of the error, or by its size too (ep)"
+    )
 
 
 class Optimiser(Section):
     """Steps down the gradient; the rate falls to its final value along half a cosine."""
 
     kind: Literal["adam", "adamw", "sgd"] = "adam"
-    learning_rate: float = Field(1e-3, gt=0)
-    final_learning_rate: float = Field(1e-6, ge=0)
-    weight_decay: float = Field(3e-4, ge=0)
-    momentum: float = Field(0.9, ge=0, lt=1, description="of sgd; Adam has its own")
-    clip: float | None = Field(None, gt=0, description="largest norm of a gradient, all parameters together")
+    learning_rate: float = Field(default=1e-3, gt=0)
+    final_learning_rate: float = Field(default=1e-6, ge=0)
+    weight_decay: float = Field(default=3e-4, ge=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="of sgd; Adam has its own")
+    clip: float | None = Field(default=None, gt=0, description="largest norm of a gradient, all parameters together")
 
 
 class Trainer(Section):
     """How long, on what, and how safely."""
 
-    epochs: int = Field(10, ge=1)
-    batch: int = Field(64, ge=1, description="samples per step, over all devices and accumulated parts together")
-    accumulate: int = Field(1, ge=1, description="parts a batch is cut into, one after the other, to save memory")
-    test_batch: int = Field(500, ge=1)
+    epochs: int = Field(default=10, ge=1)
+    batch: int = Field(default=64, ge=1, description="samples per step, over all devices and accumulated parts together")
+    accumulate: int = Field(default=1, ge=1, description="parts a batch is cut into, one after the other, to save memory")
+    test_batch: int = Field(default=500, ge=1)
     accelerator: Literal["auto", "cpu", "gpu", "mps"] = "auto"
-    devices: int = Field(1, ge=1, description="processes per node, each with a share of every batch (DDP)")
-    nodes: int = Field(1, ge=1)
-    threads: int | None = Field(None, ge=1, description="CPU threads per process; none shares all cores out")
-    precision: Literal["32-true", "bf16-mixed", "64-true"] = Field("32-true", description="blocks keep 32 bits in bf16-mixed")
-    sync_batch_norm: bool = Field(True, description="with several processes on GPUs, normalise over all of them")
-    checkpoint_every: int = Field(100, ge=1, description="steps; the end of every epoch is saved besides")
-    keep: int = Field(3, ge=2, description="checkpoints that are kept, the newest; an older one stands in for a damaged one")
-    deterministic: bool = Field(False, description="only algorithms that repeat their bits; see `ffebm train --help`")
+    devices: int = Field(default=1, ge=1, description="processes per node, each with a share of every batch (DDP)")
+    nodes: int = Field(default=1, ge=1)
+    threads: int | None = Field(default=None, ge=1, description="CPU threads per process; none shares all cores out")
+    precision: Literal["32-true", "bf16-mixed", "64-true"] = Field(
+        default="32-true", description="blocks keep 32 bits in bf16-mixed"
+    )
+    sync_batch_norm: bool = Field(default=True, description="with several processes on GPUs, normalise over all of them")
+    checkpoint_every: int = Field(default=100, ge=1, description="steps; the end of every epoch is saved besides")
+    keep: int = Field(
+        default=3, ge=2, description="checkpoints that are kept, the newest; an older one stands in for a damaged one"
+    )
+    deterministic: bool = Field(default=False, description="only algorithms that repeat their bits; see `ffebm train --help`")
 
     @model_validator(mode="after")
     def _divides(self) -> Self:
@@ -159,7 +171,7 @@ class Score(Section):
     top1_spread: float
     top5: float | None = None
     top5_spread: float | None = None
-    hours: str = Field("", description="wall-clock on an A100, h:mm")
+    hours: str = Field(default="", description="wall-clock on an A100, h:mm")
 
 
 class Paper(Section):
@@ -174,7 +186,7 @@ class Settings(Section):
     """Everything that a run depends on."""
 
     description: str = ""
-    seed: int = Field(0, ge=0, lt=2**31)
+    seed: int = Field(default=0, ge=0, lt=2**31)
     data: Data = Data()
     model: Model = Model()
     relaxation: Relaxation = Relaxation()
@@ -273,7 +285,7 @@ def documented(section: str = "") -> str:
     """Every setting with its default, and a comment on what it is and may be: a TOML file to start from."""
     lines: list[str] = []
     for key, info in _fields(Settings):
-        table, _, name = key.rpartition(".")
+        name = key.rpartition(".")[2]
         if key.startswith(("paper", "description")) or not key.startswith(section):
             continue
         if isinstance(info.default, Section):

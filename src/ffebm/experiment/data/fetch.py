@@ -114,7 +114,10 @@ def fetch(name: str, root: Path, console: Console | None = None, source: Source 
     downloads.mkdir(parents=True, exist_ok=True)
     for file in source.files:
         _download(file, downloads / file.name, console)
-    with console.status(f"Unpacking and checking {name} …"), tempfile.TemporaryDirectory(dir=root, prefix=".unpacked-") as scratch:
+    with (
+        console.status(f"Unpacking and checking {name} …"),
+        tempfile.TemporaryDirectory(dir=root, prefix=".unpacked-") as scratch,
+    ):
         unpacked = Path(scratch) / source.folder
         unpacked.mkdir()
         for file in source.files:

@@ -19,7 +19,7 @@ from ffebm.experiment.run import Run, read_checkpoint
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Stopped(UserError):
+class Stopped(UserError):  # noqa: N818 - not an error, but an end
     """A signal ended training, after a checkpoint was written."""
 
     def __init__(self, number: int, step: int) -> None:
@@ -66,7 +66,9 @@ class Checkpoints(Checkpoint):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._restore()
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         # The last batch of an epoch is not yet all of it: testing and the row of metrics follow.
         if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
             return

@@ -8,17 +8,18 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.plugins.environments import SLURMEnvironment
-from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
 
 from ffebm.experiment.architectures import build_model
 from ffebm.experiment.data import Dataset, load
 from ffebm.experiment.environment import describe_environment
+from ffebm.experiment.processes import process_rank
 from ffebm.experiment.run import Run, RunError
 from ffebm.experiment.settings import Settings, SettingsError
 from ffebm.experiment.training.checkpoints import AtomicCheckpointIO, Checkpoints
@@ -31,7 +32,7 @@ def train(settings: Settings, run: Run, console: Console | None = None) -> Learn
     """Train from the beginning, into a fresh folder."""
     console = console or Console(stderr=True)
     learner = prepare(settings)
-    if rank_zero_only.rank == 0:
+    if process_rank() == 0:
         run.save_description(learner.dataset.description)
         settings.save(run.settings_file)
     _fit(learner, run, console, None)
@@ -43,7 +44,7 @@ def resume(run: Run, console: Console | None = None) -> Learner:
     console = console or Console(stderr=True)
     learner = prepare(run.settings())
     checkpoint, content, damaged = run.newest_checkpoint()
-    if rank_zero_only.rank == 0:
+    if process_rank() == 0:
         for report in damaged:
             console.print(f"[yellow]Warning:[/] {report}", highlight=False, markup=True)
         if checkpoint is not None:
@@ -76,14 +77,14 @@ def prepare(settings: Settings) -> Learner:
 def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None) -> None:
     settings = learner.settings.trainer
     processes = settings.devices * settings.nodes
-    first = rank_zero_only.rank == 0
+    first = process_rank() == 0
     callbacks = [
         Health(console),
         *([Progress(console), Recorder(run)] if first else []),
         Checkpoints(run, settings.checkpoint_every, settings.keep),
     ]
     step = None if checkpoint is None else int(checkpoint.stem.partition("-")[2])
-    plugins: list = [AtomicCheckpointIO()]
+    plugins: list[Any] = [AtomicCheckpointIO()]
     if SLURMEnvironment.detect():
         plugins.append(SLURMEnvironment(auto_requeue=False))  # its checkpoints would be taken in the middle of a step
     with _calm():
@@ -122,7 +123,7 @@ def _check_batches(settings: Settings, dataset: Dataset) -> None:
         raise SettingsError("Batch-norm needs at least two samples in every part of a batch: take a larger trainer.batch.")
 
 
-def _check_fits(learner: Learner, content: dict, run: Run) -> None:
+def _check_fits(learner: Learner, content: dict[str, Any], run: Run) -> None:
     saved = {name.removeprefix("model."): tuple(t.shape) for name, t in content["state_dict"].items()}
     built = {name: tuple(t.shape) for name, t in learner.model.state_dict().items()}
     if saved != built or "ffebm" not in content:

@@ -44,7 +44,9 @@ class Health(Callback):
         if trainer.global_step % self.every == 0 and trainer.is_global_zero:
             self._report(without_error(pl_module.model))
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Batch, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
         assert isinstance(pl_module, Learner)
         if (trainer.global_step - 1) % self.every == 0 and trainer.is_global_zero:
             self._report(unsettled(pl_module.model) + frozen(pl_module.model, batch.x[:SAMPLES]))
@@ -110,7 +112,7 @@ def frozen(model: FFEBM, x: Tensor) -> list[Finding]:
                     Finding(
                         block.energy.label,
                         f"frozen {layer}",
-                        f"Layer {layer} of {block.energy.label} is saturated: {100 * share:.1f} % of its units cannot move, and "
+                        f"Layer {layer} of {block.energy.label} is saturated: {100 * share:.1f} % of its units cannot move; "
                         "the error does not get past them. Try a lower optimiser.learning_rate or a smaller model.slope.",
                     )
                 )

@@ -46,7 +46,7 @@ class Learner(LightningModule):
         data, trainer = self.settings.data, self.settings.trainer
         augmentation = {"seed": self.settings.seed, "padding": data.crop_padding, "flip": data.flip}
         batches = Batches(self.dataset, self.dataset.train, trainer.batch, parts=trainer.parts, **augmentation, **self._place)
-        # Lightning restores the position within an epoch, but not that which epoch it is.
+        # Lightning restores where in an epoch a run was, but forgets it at the end of one.
         batches.load_state_dict({"taken": self.global_step * trainer.accumulate})
         return batches
 
@@ -101,7 +101,7 @@ class Learner(LightningModule):
     def on_train_start(self) -> None:
         self._clock = time.perf_counter()
 
-    def on_train_batch_end(self, *_: object) -> None:
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         now = time.perf_counter()
         self.seconds, self._clock = self.seconds + now - self._clock, now
 

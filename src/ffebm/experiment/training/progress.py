@@ -46,7 +46,9 @@ class Progress(Callback):
         self.bar.start()
         self._clock = self._spoke = time.perf_counter()
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Batch, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
         assert isinstance(pl_module, Learner)
         now = time.perf_counter()
         seconds, self._clock = now - self._clock, now
@@ -111,12 +113,16 @@ class Recorder(Callback):
         self.every = every  # steps between events
         self._drew = 0.0
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Batch, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
         assert isinstance(pl_module, Learner)
         if trainer.global_step % self.every == 0 and trainer.logger is not None:
             residuals = {f"residual/block {i}": value for i, value in enumerate(pl_module.residuals().tolist(), 1)}
             rate = trainer.optimizers[0].param_groups[0]["lr"]
-            trainer.logger.log_metrics({"step/loss": float(outputs["loss"]), "step/learning_rate": rate, **residuals}, trainer.global_step)
+            trainer.logger.log_metrics(
+                {"step/loss": float(outputs["loss"]), "step/learning_rate": rate, **residuals}, trainer.global_step
+            )
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, Learner)

@@ -1,0 +1,290 @@
+"""The command `ffebm`, as a person types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from ffebm.experiment import command_line
+from ffebm.experiment.run import Run
+from test_data import write_cifar10
+
+TINY = [
+    "model.channels=[4, 4]",
+    "model.pooled=[]",
+    "relaxation.steps=3",
+    "gradient.steps=2",
+    "trainer.epochs=1",
+    "trainer.batch=256",
+    "trainer.accelerator=cpu",
+]
+
+
+def call(*arguments: str | Path) -> str:
+    """What the command prints, in this process; errors are raised."""
+    result = CliRunner().invoke(command_line.app, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def shell(*arguments: str | Path, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    command = [sys.executable, "-m", "ffebm", *map(str, arguments)]
+    result = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200", **environment}, timeout=300
+    )
+    assert result.returncode == code, result.stdout + result.stderr
+    return result
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command_line.notes, "width", 200)
+        call("train", *TINY, "--output", folder)
+    return folder
+
+
+COMMANDS = [
+    (),
+    ("train",),
+    ("evaluate",),
+    ("predict",),
+    ("presets",),
+    ("settings",),
+    ("data",),
+    ("data", "check"),
+    ("data", "fetch"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_teaches_by_example(command: tuple[str, ...]) -> None:
+    shown = call(*command, "--help")
+    if command not in ((), ("data",)):
+        assert "Examples" in shown
+        assert f"ffebm {' '.join(command)}" in shown.split("Examples")[1]
+
+
+def test_help_needs_no_torch() -> None:
+    code = "import sys; sys.argv = ['ffebm', '--help']\nfrom ffebm.experiment.command_line import app\n"
+    code += "try:\n    app()\nfinally:\n    assert not {'torch', 'lightning', 'matplotlib', 'sklearn'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_presets_are_listed_and_printed() -> None:
+    shown = call("presets")
+    for expected in ("cifar10-l12-bs2", "91.7 ± 0.2", "imagenet32-l15", "8 × 2 − 1", "70.0 ± 0.2"):
+        assert expected in shown
+    assert 'name = "cifar100"' in call("presets", "cifar100-l15")
+
+
+def test_settings_are_explained() -> None:
+    assert "learning_rate" in call("settings", "optimiser")
+
+
+def test_training_says_how_it_went_and_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = call("train", *TINY)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("digits-")
+    for expected in ("test accuracy", f"runs/{folder.name}", f"ffebm train runs/{folder.name}/settings.toml"):
+        assert expected in shown
+    assert Run.open(folder).settings().trainer.epochs == 1
+    again = call("train", f"runs/{folder.name}/settings.toml", "--output", "runs/again")
+    pattern = r"test accuracy\s+│ ([\d.]+)"
+    assert re.findall(pattern, again) == re.findall(pattern, shown)
+
+
+def test_evaluation_is_of_the_whole_test_set(run: Path) -> None:
+    shown = call("evaluate", run)
+    found = json.loads((run / "evaluation.json").read_text())
+    assert found["images"] == 360
+    assert np.array(found["confusion"]).sum() == 360
+    assert found["top1"] == pytest.approx(np.trace(found["confusion"]) / 360)
+    assert found["top1"] == pytest.approx(Run(run).metrics()[-1]["test_accuracy"], rel=1e-5)
+    assert found["loss"] == pytest.approx(Run(run).metrics()[-1]["test_loss"], rel=1e-5)
+    assert found["top5"] == pytest.approx(Run(run).metrics()[-1]["test_top5"], rel=1e-5)
+    accuracies = np.diag(found["confusion"]) / np.sum(found["confusion"], axis=1)
+    assert list(found["classes"].values()) == pytest.approx(list(accuracies))
+    assert f"{100 * found['top1']:.2f} %" in shown
+    assert (run / "confusion.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_evaluation_falls_back_on_a_checkpoint(run: Path, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(run, tmp_path / "copy")
+    (tmp_path / "copy" / "weights.safetensors").unlink()
+    assert (
+        "step-"
+        in json.loads(call("evaluate", tmp_path / "copy") and (tmp_path / "copy" / "evaluation.json").read_text())["weights"]
+    )
+
+
+def test_prediction_agrees_with_the_model(run: Path, tmp_path: Path) -> None:
+    from ffebm.experiment.architectures import build_model
+    from ffebm.experiment.data import digits
+
+    data = digits()
+    model = build_model(Run(run).settings(), data.shape, 10)
+    Run(run).load_weights(model)
+    probabilities = model.eval()(data.normalise(data.test.x[:2])).logits.softmax(1)
+    paths = [tmp_path / "a.png", tmp_path / "b.png"]
+    for path, image in zip(paths, data.test.x, strict=False):
+        Image.fromarray(image[0].numpy()).save(path)
+    shown = call("predict", run, *paths, "--top", "1")
+    for row in probabilities:
+        assert f"{100 * row.max():.1f} %" in shown
+
+
+def test_pictures_of_any_size_and_colour_are_taken(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGBA", (40, 30), "red").save(tmp_path / "a.png")
+    Image.new("CMYK", (9, 80)).save(tmp_path / "b.jpg")
+    shown = call("predict", run, "a.png", "b.jpg")
+    assert "a.png" in shown
+    assert "b.jpg" in shown
+
+
+def test_data_is_checked(tmp_path: Path) -> None:
+    folder = write_cifar10(tmp_path)
+    assert "partial" in call("data", "check", tmp_path)
+    (folder / "test_batch").write_bytes(b"nothing")
+    result = CliRunner().invoke(command_line.app, ["data", "check", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "damaged" in result.output
+
+
+def test_data_folders_come_from_the_option_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_cifar10(tmp_path, count=30)
+    few = ["cifar10-l12-bs2", "model.width=0.02", *TINY[2:], "trainer.batch=50", "data.name=cifar10"]
+    call("train", *few, "--data", tmp_path, "--output", tmp_path / "one")
+    assert Run(tmp_path / "one").settings().data.root == tmp_path
+    monkeypatch.setenv("FFEBM_DATA", str(tmp_path))
+    call("train", *few, "--output", tmp_path / "two")
+    assert call("evaluate", tmp_path / "two")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "modle.width=1"], "did you mean `model`?"),
+        (["train", "cifar10"], "Unknown preset `cifar10`; did you mean"),
+        (["train", "nothing.toml"], "no file nothing.toml"),
+        (["train", "--resume", "nowhere"], "is no run folder"),
+        (["train", "--resume", "nowhere", "seed=1"], "keeps its settings"),
+        (["train", "cifar10-l12-bs2"], "Where is cifar10? "),
+        (["train", "cifar10-l12-bs2", "--data", "nowhere"], "does not exist"),
+        (["evaluate", "nowhere"], "is no run folder"),
+        (["data", "check", "nowhere"], "no folder nowhere"),
+        (["data", "fetch", "cifar10"], "Where to?"),
+        (["data", "fetch", "mnits", "--data", "x"], "Unknown data set `mnits`"),
+        (["settings", "foo"], "No setting starts with `foo`"),
+    ],
+)
+def test_mistakes_are_told_not_traced(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FFEBM_DATA", raising=False)
+    monkeypatch.setattr(sys, "argv", ["ffebm", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        command_line.main()
+    assert stop.value.code == 1
+    shown = capfd.readouterr().err
+    assert "Error:" in shown
+    assert message in shown
+    assert "Traceback" not in shown
+    assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").rglob("settings.toml"))
+
+
+def test_unreadable_pictures_and_weights_are_told(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import shutil
+
+    broken = tmp_path / "broken"
+    shutil.copytree(run, broken)
+    (broken / "weights.safetensors").write_bytes(b"nothing")
+    (tmp_path / "no.png").write_bytes(b"nothing")
+    Image.new("L", (8, 8)).save(tmp_path / "yes.png")
+    for arguments, message in (
+        (["predict", run, tmp_path / "no.png"], "not a readable PNG or JPEG"),
+        (["predict", run, tmp_path / "none.png"], "There is no file"),
+        (["predict", broken, tmp_path / "yes.png"], "is damaged"),
+        (["evaluate", broken], "is damaged"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["ffebm", *map(str, arguments)])
+        with pytest.raises(SystemExit):
+            command_line.main()
+        assert message in capfd.readouterr().err
+
+
+def test_a_diverging_relaxation_is_told(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["train", *TINY, "optimiser.learning_rate=1e6", "optimiser.kind=sgd", "trainer.epochs=5", "relaxation.steps=60"]
+    monkeypatch.setattr(sys, "argv", ["ffebm", *arguments])
+    with pytest.raises(SystemExit):
+        command_line.main()
+    shown = capfd.readouterr().err
+    assert "Error:" in shown
+    assert "learning" in shown
+    assert "Traceback" not in shown
+
+
+def test_a_signal_from_outside_ends_in_a_run_that_goes_on(tmp_path: Path) -> None:
+    """A process of its own, stopped by SIGTERM and resumed, against one that was not: the same weights."""
+    import signal
+
+    settings = [*TINY, "trainer.epochs=4", "trainer.threads=1", "trainer.checkpoint_every=1000"]
+    call("train", *settings, "--output", tmp_path / "whole")
+    command = [sys.executable, "-m", "ffebm", "train", *settings, "--output", str(tmp_path / "stopped")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 120
+        while not (tmp_path / "stopped" / "metrics.csv").exists():
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        _, shown = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM, shown
+    assert f"ffebm train --resume {tmp_path / 'stopped'}" in shown.replace("\n", "")
+    call("train", "--resume", tmp_path / "stopped")
+    from safetensors.torch import load_file
+
+    one, other = (load_file(tmp_path / name / "weights.safetensors") for name in ("whole", "stopped"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_two_processes_train_like_one(tmp_path: Path) -> None:
+    """The same batches, cut in two: the same loss curve, up to rounding."""
+    settings = [
+        *TINY,
+        "trainer.epochs=2",
+        "model.batch_norm=off",
+        "trainer.precision=64-true",
+        "trainer.threads=1",
+        "data.crop_padding=1",
+    ]
+    call("train", *settings, "--output", tmp_path / "one")
+    shell("train", *settings, "trainer.devices=2", "--output", tmp_path / "two")
+    one, two = (Run(tmp_path / name).metrics() for name in ("one", "two"))
+    for a, b in zip(one, two, strict=True):
+        for key in ("step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "residual"):
+            assert a[key] == pytest.approx(b[key], rel=1e-5)  # as many digits as the file has
+    assert not list((tmp_path / "two").rglob("*.part"))
