@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help install run test test-slow lint format docs bench clean
+.PHONY: help install run test test-slow test-kill compare cifar10 lint format docs bench clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -14,14 +14,23 @@ install: .venv/.installed  ## the package and all that developing it needs, into
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-run: install  ## one problem, every gradient estimator, side by side (about a minute)
+run: install  ## train a small ff-EBM on the bundled digits by equilibrium propagation (under a minute)
+	$(BIN)/ffebm train
+
+compare: install  ## one problem, every gradient estimator, side by side (about a minute)
 	$(BIN)/python examples/three_estimators.py
 
-test: install  ## the tests (about two minutes)
+test: install  ## the tests (about four minutes)
 	$(BIN)/python -m pytest
 
-test-slow: install  ## the tests that take longer
+test-slow: install  ## the tests that take longer; those on real data need FFEBM_DATA
 	$(BIN)/python -m pytest -m slow
+
+test-kill: install  ## kill a run 25 times at random moments, resume it every time, compare the weights
+	$(BIN)/python benchmarks/kill_and_resume.py
+
+cifar10: install  ## a small net on real CIFAR-10 by EP and by ID, into results/ (over an hour; FFEBM_DATA names the data)
+	$(BIN)/python benchmarks/cifar10_small.py
 
 lint: install  ## style and types
 	$(BIN)/ruff check .

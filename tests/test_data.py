@@ -100,7 +100,7 @@ def test_the_folder_may_come_from_the_environment(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("FFEBM_DATA", str(tmp_path))
     assert len(load("cifar10").train) == 100
     monkeypatch.delenv("FFEBM_DATA")
-    with pytest.raises(DataError, match="Give its folder, or set the environment variable FFEBM_DATA"):
+    with pytest.raises(DataError, match=r"--data DIR or the environment variable FFEBM_DATA"):
         load("cifar10")
 
 

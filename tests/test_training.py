@@ -274,6 +274,11 @@ def test_a_run_folder_is_never_overwritten(finished: Path, tmp_path: Path) -> No
         Run.open(tmp_path)
 
 
+def test_two_processes_do_not_train_into_one_folder(finished: Path) -> None:
+    with Run(finished).locked(), pytest.raises(RunError, match="being trained by another process"):
+        resume(Run(finished), console())
+
+
 def test_parts_of_a_batch_add_up_to_it(tmp_path: Path) -> None:
     """Accumulating changes the loss curve by rounding alone."""
     plain = ["trainer.precision=64-true", "model.batch_norm=off"]

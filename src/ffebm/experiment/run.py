@@ -8,7 +8,8 @@ import json
 import shlex
 import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,11 @@ from ffebm.experiment.data import Description
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.files import write_atomically
 from ffebm.experiment.settings import Settings, read_settings
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 Row = Mapping[str, float]
 
@@ -68,6 +74,19 @@ class Run:
                 "Name a folder that `ffebm train` has made, for example one below runs/."
             )
         return run
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep a second process from training into the same folder, where the system has such locks."""
+        with self.settings_file.open("rb") as file:
+            if fcntl is not None:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise RunError(f"{self.folder} is being trained by another process: stop that one first.") from None
+                except OSError:  # some network file systems have none
+                    pass
+            yield
 
     @property
     def settings_file(self) -> Path:

@@ -47,9 +47,12 @@ def load(name: str, root: Path | None = None) -> Dataset:
 def data_folder(name: str, root: Path | None) -> Path:
     found = root or (Path(os.environ["FFEBM_DATA"]) if os.environ.get("FFEBM_DATA") else None)
     if found is None:
-        raise DataError(f"Where is {name}? Give its folder, or set the environment variable FFEBM_DATA to it.")
+        raise DataError(
+            f"Where is {name}? Name its folder by --data DIR or the environment variable FFEBM_DATA; "
+            f"`ffebm data fetch {name} --data DIR` brings it there."
+        )
     if not found.is_dir():
-        raise DataError(f"The data folder {found} does not exist: name the one that holds {name}.")
+        raise DataError(f"The data folder {found} does not exist. `ffebm data fetch {name} --data DIR` makes one.")
     return found
 
 

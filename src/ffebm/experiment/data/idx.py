@@ -38,7 +38,7 @@ def find(folder: Path, file: str) -> Path:
     plain, packed = folder / file, folder / f"{file}.gz"
     if plain.is_file() or packed.is_file():
         return plain if plain.is_file() else packed
-    raise DataError(f"{plain} (or {packed.name}) is missing. Put the official files there, or name the folder that holds them.")
+    raise DataError(f"{plain} (or {packed.name}) is missing. `ffebm data fetch` brings the official files.")
 
 
 def read_idx(path: Path) -> np.ndarray:

@@ -55,7 +55,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
     try:
         content = _Unpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
     except FileNotFoundError:
-        raise DataError(f"{path} is missing. Put the official files there, or name the folder that holds them.") from None
+        raise DataError(f"{path} is missing. `ffebm data fetch` brings the official files.") from None
     except _UNREADABLE as error:
         raise DataError(
             f"{path} is not a readable data file: {error}. It was not executed. Remove it and fetch it anew."

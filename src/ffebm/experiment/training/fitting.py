@@ -6,7 +6,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None) 
     plugins: list[Any] = [AtomicCheckpointIO()]
     if SLURMEnvironment.detect():
         plugins.append(SLURMEnvironment(auto_requeue=False))  # its checkpoints would be taken in the middle of a step
-    with _calm():
+    with run.locked() if first else nullcontext(), _calm():
         trainer = Trainer(
             accelerator=settings.accelerator,
             devices=settings.devices,
