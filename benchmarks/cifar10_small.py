@@ -74,9 +74,10 @@ def main() -> None:
     lines = [
         "# CIFAR-10, small",
         "",
-        "`make cifar10` trained the preset `cifar10-l12-bs2` (12 layers in 6 blocks of 2, 20 free and 5 nudged sweeps, β 0.2) at",
-        "an eighth of its width for five epochs on real CIFAR-10, both runs at once, one thread each, on",
-        f"{place['processor']}. Test set of {found['ep'].images:,} images; seed {place['seed']}; accuracy after the last epoch, not the best.",
+        "`make cifar10` trained the preset `cifar10-l12-bs2` (12 layers in 6 blocks of 2, 20 free and 5 nudged sweeps, β 0.2)",
+        "at an eighth of its width for five epochs on real CIFAR-10, both runs at once, one thread each, on",
+        f"{place['processor']}. Test set of {found['ep'].images:,} images; seed {place['seed']};",
+        "accuracy after the last epoch, not the best.",
         "",
         "| gradient | top-1 | top-5 | test loss | training accuracy | residual | training time |",
         "| --- | --- | --- | --- | --- | --- | --- |",

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 import ffebm
+from ffebm.experiment import command_line
+from ffebm.experiment.preset import preset_names, read_preset, read_preset_or_file
+from ffebm.experiment.settings import documented
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -80,6 +86,74 @@ def test_numbers_in_the_docs_are_those_of_the_results() -> None:
     assert quoted <= measured
 
 
+def commands() -> list[list[str]]:
+    """Every `ffebm …` that a page shows in a code fence."""
+    found = []
+    for page in PAGES:
+        for fence in re.findall(r"^```\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+            lines = fence.replace("\\\n", " ").splitlines()
+            found += [shlex.split(match[1], comments=True) for line in lines if (match := re.search(r"\bffebm ([^;]*)", line))]
+    return found
+
+
+def test_commands_in_the_docs_are_ones_that_exist() -> None:
+    """Their settings are valid, their presets there, their options known."""
+    shown = [command for command in commands() if command and command[0] == "train" and "[PRESET" not in command]
+    assert len(shown) > 15
+    known = {option for parameter in get_command(command_line.app).commands["train"].params for option in parameter.opts}
+    for _, *arguments in shown:
+        options = [argument for argument in arguments if argument.startswith("--")]
+        assert set(options) <= known, arguments
+        values = {
+            arguments[i + 1] for i, argument in enumerate(arguments[:-1]) if argument in ("--data", "--output", "--resume")
+        }
+        rest = [argument for argument in arguments if argument not in values and argument not in options]
+        source = rest[0] if rest and "=" not in rest[0] else None
+        overrides = rest[1:] if source else rest
+        if source is None or not source.endswith(".toml"):
+            read_preset_or_file(source, overrides)
+
+
+def test_settings_in_the_docs_are_ones_that_exist() -> None:
+    known = set(re.findall(r"^#? ?(\w+) = ", documented(), re.MULTILINE))
+    pages = [ROOT / "docs" / f"{name}.md" for name in ("training", "data", "presets", "resume", "scale-out", "faq")]
+    sections = "data|model|relaxation|gradient|optimiser|trainer"
+    cited = {name for page in pages for name in re.findall(rf"`(?:{sections})\.(\w+)", page.read_text())} - {"json"}  # a file
+    assert len(cited) > 12
+    assert cited <= known
+
+
+def test_the_presets_page_prints_what_the_presets_hold() -> None:
+    text = (ROOT / "docs" / "presets.md").read_text()
+    for name in preset_names():
+        paper = read_preset(name).paper
+        if paper is not None:
+            assert str(paper.ep.top1) in text
+            assert str(paper.id.top1) in text
+
+
+def test_the_library_imports_torch_alone() -> None:
+    """What the command line stands on is not needed by those who only want the blocks."""
+    code = (
+        "import sys, pkgutil, importlib\n"
+        "for name in ('lightning', 'pydantic', 'typer', 'rich', 'matplotlib', 'sklearn', 'safetensors', 'tomli_w', 'PIL'):\n"
+        "    sys.modules[name] = None\n"
+        "import ffebm\n"
+        "for module in pkgutil.walk_packages(ffebm.__path__, 'ffebm.'):\n"
+        "    if not module.name.startswith(('ffebm.experiment', 'ffebm.__main__')):\n"
+        "        importlib.import_module(module.name)\n"
+        "[getattr(ffebm, name) for name in ffebm.__all__]\n"
+    )
+    run(sys.executable, "-c", code)
+
+
+def test_every_public_name_has_a_home() -> None:
+    assert set(ffebm.__all__) == set(ffebm._HOME_OF)
+    assert set(ffebm.__all__) <= set(dir(ffebm))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = ffebm.nothing
+
+
 def test_every_module_is_on_the_way_that_imports_go() -> None:
     """Imports go one way, as CONTRIBUTING says; the library never imports the experiments."""
     order = [
@@ -105,7 +179,7 @@ def test_every_module_is_on_the_way_that_imports_go() -> None:
     ]
     for path in (ROOT / "src" / "ffebm").rglob("*.py"):
         module = path.relative_to(ROOT / "src" / "ffebm").parts[0].removesuffix(".py")
-        if module == "__init__":
+        if module in ("__init__", "__main__"):
             continue
         for used in re.findall(r"^\s*from ffebm\.(\w+)", path.read_text(), re.MULTILINE):
             assert order.index(used) <= order.index(module), f"{path.name} imports {used}"
