@@ -104,9 +104,7 @@ def test_commands_in_the_docs_are_ones_that_exist() -> None:
     for _, *arguments in shown:
         options = [argument for argument in arguments if argument.startswith("--")]
         assert set(options) <= known, arguments
-        values = {
-            arguments[i + 1] for i, argument in enumerate(arguments[:-1]) if argument in ("--data", "--output", "--resume")
-        }
+        values = {value for option, value in pairwise(arguments) if option in ("--data", "--output", "--resume")}
         rest = [argument for argument in arguments if argument not in values and argument not in options]
         source = rest[0] if rest and "=" not in rest[0] else None
         overrides = rest[1:] if source else rest
