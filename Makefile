@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help install run test test-slow test-kill compare cifar10 lint format docs bench clean
+.PHONY: help install run test test-slow test-data test-kill compare cifar10 lint format docs bench clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,8 +23,11 @@ compare: install  ## one problem, every gradient estimator, side by side (about 
 test: install  ## the tests (about four minutes)
 	$(BIN)/python -m pytest
 
-test-slow: install  ## the tests that take longer; those on real data need FFEBM_DATA
+test-slow: install  ## the tests that take longer
 	$(BIN)/python -m pytest -m slow
+
+test-data: install  ## the tests on real CIFAR, in the folder that FFEBM_DATA names
+	$(BIN)/python -m pytest -m data
 
 test-kill: install  ## kill a run 25 times at random moments, resume it every time, compare the weights
 	$(BIN)/python benchmarks/kill_and_resume.py
