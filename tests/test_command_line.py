@@ -288,3 +288,39 @@ def test_two_processes_train_like_one(tmp_path: Path) -> None:
         for key in ("step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "residual"):
             assert a[key] == pytest.approx(b[key], rel=1e-5)  # as many digits as the file has
     assert not list((tmp_path / "two").rglob("*.part"))
+
+
+POISONED = """
+import os, sys, torch
+from ffebm.experiment import command_line
+from ffebm.experiment.training import Learner
+original = Learner.training_step
+def poisoned(self, batch, index):
+    if os.environ["RANK"] == "1" and self.global_step == 3:
+        with torch.no_grad():
+            self.model.readout[1].weight.fill_(torch.nan)
+    return original(self, batch, index)
+Learner.training_step = poisoned
+command_line.main()
+"""
+
+
+@pytest.mark.slow
+def test_torchrun_starts_processes_that_fail_together(tmp_path: Path) -> None:
+    """One of two loses its mind: both stop, and say which step it was."""
+    script = tmp_path / "poisoned.py"
+    script.write_text(POISONED)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script), "train"]
+    settings = [*TINY, "trainer.devices=2", "trainer.threads=1", "--output", str(tmp_path / "run")]
+    done = subprocess.run([*torchrun, *settings], capture_output=True, text=True, timeout=200)
+    assert done.returncode != 0
+    assert "The loss is not finite at step 4" in done.stderr
+    wrong = subprocess.run([*torchrun, *TINY, "--output", str(tmp_path / "other")], capture_output=True, text=True, timeout=200)
+    assert "2 processes were started, but the settings are for 1 devices" in wrong.stderr
+    assert not (tmp_path / "other" / "settings.toml").exists()
+
+
+@pytest.mark.slow
+def test_a_run_killed_twenty_times_ends_in_the_same_weights() -> None:
+    script = Path(__file__).parent.parent / "benchmarks" / "kill_and_resume.py"
+    subprocess.run([sys.executable, script, "--kills", "20", "--seed", "1", "--no-result"], check=True, timeout=1500)

@@ -127,7 +127,7 @@ def test_an_archive_that_is_not_the_data_set_is_not_put_in_place(server: str, tm
     made = write_cifar10(tmp_path / "made")
     (made / "data_batch_3").write_bytes(b"nothing")
     source = Source((offer(server, "cifar-10-python.tar.gz", tar_of(made)),), "cifar-10-batches-py")
-    with pytest.raises(DataError, match="data_batch_3"):
+    with pytest.raises(DataError, match=r"What came is not cifar10: .*data_batch_3"):
         fetch("cifar10", tmp_path / "data", source=source)
     assert not (tmp_path / "data" / "cifar-10-batches-py").exists()
 
@@ -138,6 +138,29 @@ def test_archives_that_cannot_be_unpacked_are_removed(server: str, tmp_path: Pat
     with pytest.raises(DataError, match="cannot be unpacked"):
         fetch("cifar10", tmp_path / "data", source=source)
     assert not list((tmp_path / "data").rglob(name))
+
+
+def test_a_full_disk_does_not_cost_the_download(cifar: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ffebm.experiment.data.fetch.shutil.copyfileobj", full)
+        with pytest.raises(OSError, match="No space left"):
+            fetch("cifar10", tmp_path / "data", source=cifar)
+    assert not (tmp_path / "data" / "cifar-10-batches-py").exists()
+    fetch("cifar10", tmp_path / "data", source=cifar)
+    assert len(Handler.asked) == 1
+
+
+def test_a_damaged_archive_without_checksum_is_removed(server: str, tmp_path: Path) -> None:
+    archive = bytearray(tar_of(write_cifar10(tmp_path / "made")))
+    archive[2000:2064] = bytes(64)
+    offer(server, "x.tar.gz", bytes(archive))
+    source = Source((File(f"{server}/x.tar.gz"),), "cifar-10-batches-py")
+    with pytest.raises(DataError, match=r"cannot be unpacked|What came is not"):
+        fetch("cifar10", tmp_path / "data", source=source)
+    assert not list((tmp_path / "data").rglob("x.tar.gz"))
 
 
 def test_no_archive_writes_outside_its_folder(server: str, tmp_path: Path) -> None:

@@ -192,6 +192,7 @@ def test_a_signal_stops_after_a_checkpoint(
     assert signal.getsignal(number) is before
     assert run.checkpoints()[0].name == f"step-{step:08d}.ckpt"
     resume(run, console())
+    assert signal.getsignal(number) is before
     assert_same_run(finished, run.folder)
 
 
@@ -267,6 +268,20 @@ def test_checkpoints_of_another_model_are_refused(finished: Path, tmp_path: Path
         resume(run, console())
 
 
+def test_what_a_killed_process_left_half_written_is_cleared_away(finished: Path, tmp_path: Path) -> None:
+    run = Run(tmp_path / "run")
+    shutil.copytree(finished, run.folder)
+    (run.checkpoint_folder / ".step-00000012.ckpt.abc.part").write_bytes(b"half")
+    (run.folder / "data.json").unlink()
+    resume(run, console())
+    assert not list(run.folder.rglob("*.part"))
+    assert run.description().shape == (1, 8, 8)
+    fresh = tmp_path / "fresh"
+    fresh.mkdir()
+    (fresh / ".settings.toml.abc.part").write_bytes(b"half")
+    Run.create(fresh, "")  # killed before it was a run: no reason to refuse
+
+
 def test_a_run_folder_is_never_overwritten(finished: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="exists already"):
         Run.create(finished, "")
@@ -274,7 +289,8 @@ def test_a_run_folder_is_never_overwritten(finished: Path, tmp_path: Path) -> No
         Run.open(tmp_path)
 
 
-def test_two_processes_do_not_train_into_one_folder(finished: Path) -> None:
+def test_two_processes_do_not_train_into_one_folder(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ffebm.experiment.run.PATIENCE", 0.2)
     with Run(finished).locked(), pytest.raises(RunError, match="being trained by another process"):
         resume(Run(finished), console())
 
@@ -347,10 +363,12 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, monkeypatch: py
 
 def test_a_gradient_that_is_not_finite_stops_the_run_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def poisoned(self: Learner) -> None:
-        self.model.chain[1][0].connection.weight.grad.fill_(torch.inf)
+        for part in (*self.model.stages, self.model.blocks[0]):  # what is before it is no better
+            for parameter in part.parameters():
+                parameter.grad.fill_(torch.inf)
 
     monkeypatch.setattr(Learner, "on_after_backward", poisoned)
-    with pytest.raises(HealthError, match=r"gradient of stages\.1.* is not finite at step 1"):
+    with pytest.raises(HealthError, match=r"gradient of the stage before block 2 of 2 is not finite at step 1"):
         run_small(tmp_path / "run")
 
 

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ffebm.experiment.errors import UserError
-from ffebm.experiment.processes import process_rank
+from ffebm.experiment.processes import is_first, process_rank
 
 if TYPE_CHECKING:
     from ffebm.experiment.run import Run
@@ -105,13 +105,12 @@ def _train(settings: Any, output: Path | None, name_or_run: Any) -> None:
         from ffebm.experiment.run import Run, remake_command, resume_command
         from ffebm.experiment.training import Stopped, resume, train
 
-    first = process_rank() == 0
     if settings is None:
         run = Run.open(name_or_run)
-    elif first:
-        run = Run.create(output, name_or_run)
+        first = is_first(run.settings().trainer.processes)
     else:
-        run = Run(output or Path("runs"))  # only the first process writes
+        first = is_first(settings.trainer.processes)
+        run = Run.create(output, name_or_run) if first else Run(output or Path("runs"))  # only the first process writes
     if first:
         notes.print(f"Run folder: [bold]{run.folder}[/]", highlight=False)
     try:
@@ -120,6 +119,10 @@ def _train(settings: Any, output: Path | None, name_or_run: Any) -> None:
         if first:
             notes.print(f"{stop} Go on with: [bold]{resume_command(run)}[/]", highlight=False)
         raise typer.Exit(stop.exit_code if first else 0) from None
+    except UserError:
+        if first:
+            run.discard_if_empty()
+        raise
     if first:
         _summarise(learner, run)
         out.print(f"Run folder:     [bold]{run.folder}[/]", highlight=False)
@@ -307,15 +310,11 @@ def main() -> None:
         app()
     except UserError as error:
         _fail(str(error))
-    except Exception as error:
-        # The library's errors say what to do; whoever wants the traceback of one can have it.
-        torch_free = "ffebm.errors" in sys.modules and isinstance(error, sys.modules["ffebm.errors"].DivergenceError)
-        if not torch_free or os.environ.get("FFEBM_TRACEBACK"):
-            raise
-        _fail(str(error))
+    except OSError as error:  # a full disk, a folder that may not be written
+        _fail(f"The system refused: {error}.")
 
 
 def _fail(message: str) -> None:
-    if process_rank() == 0:
-        notes.print(f"[bold red]Error:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    where = f" in process {process_rank()}" if process_rank() else ""
+    notes.print(f"[bold red]Error{where}:[/] {escape(message)}", highlight=False, soft_wrap=True)
     sys.exit(1)

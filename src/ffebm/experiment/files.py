@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 
-def write_atomically(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> None:
+def write_atomically(path: Path, content: bytes | memoryview | Callable[[IO[bytes]], object]) -> None:
     """Put `content`, or what it writes, at `path`: under another name first, flushed to disk, then renamed.
 
     Whoever reads `path`, even after a power cut, sees the old content or the new one.

@@ -30,6 +30,7 @@ except ImportError:  # Windows
     fcntl = None
 
 Row = Mapping[str, float]
+PATIENCE = 8.0  # seconds that a lock is waited for: helpers of a killed process hold it a little longer
 
 
 class RunError(UserError):
@@ -49,7 +50,7 @@ class Run:
             stem = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
             candidates = [stem, *(stem.with_name(f"{stem.name}-{i}") for i in range(2, 100))]
         else:
-            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            if folder.exists() and (not folder.is_dir() or any(path.suffix != ".part" for path in folder.iterdir())):
                 raise RunError(
                     f"{folder} exists already: a new run would overwrite it. Name another folder, or go on with that run by "
                     f"`ffebm train --resume {shlex.quote(str(folder))}`."
@@ -79,14 +80,30 @@ class Run:
     def locked(self) -> Iterator[None]:
         """Keep a second process from training into the same folder, where the system has such locks."""
         with self.settings_file.open("rb") as file:
-            if fcntl is not None:
+            deadline = time.monotonic() + PATIENCE
+            while fcntl is not None:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
+                    if time.monotonic() < deadline:
+                        time.sleep(0.1)
+                        continue
                     raise RunError(f"{self.folder} is being trained by another process: stop that one first.") from None
-                except OSError:  # some network file systems have none
+                except OSError:  # some network file systems have no locks
                     pass
+                break
             yield
+
+    def tidy(self) -> None:
+        """Remove what a killed process had begun to write."""
+        for folder in (self.folder, self.checkpoint_folder):
+            for path in folder.glob(".*.part"):
+                path.unlink(missing_ok=True)
+
+    def discard_if_empty(self) -> None:
+        """Undo `create` when nothing came of it."""
+        if self.folder.is_dir() and not any(self.folder.iterdir()):
+            self.folder.rmdir()
 
     @property
     def settings_file(self) -> Path:

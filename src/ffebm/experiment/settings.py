@@ -161,7 +161,11 @@ class Trainer(Section):
     @property
     def parts(self) -> int:
         """Into how many parts a batch is cut."""
-        return self.devices * self.nodes * self.accumulate
+        return self.processes * self.accumulate
+
+    @property
+    def processes(self) -> int:
+        return self.devices * self.nodes
 
 
 class Score(Section):

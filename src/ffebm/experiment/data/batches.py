@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -81,7 +82,9 @@ class Batches(TorchDataset[Batch]):
         epoch, start = divmod(self.taken, len(self))
         plan = list(self.plan(epoch))[start:]
         # Each item is a whole part already, so torch's loader has only to fetch: here, or in other processes.
-        loader = DataLoader(self, sampler=plan, batch_size=None, num_workers=self.workers, pin_memory=self.pin)
+        loader = DataLoader(
+            self, sampler=plan, batch_size=None, num_workers=self.workers, pin_memory=self.pin, worker_init_fn=_leave_signals
+        )
         for batch in loader:
             self.taken += 1
             yield batch
@@ -112,3 +115,9 @@ class Batches(TorchDataset[Batch]):
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.taken = state["taken"]
+
+
+def _leave_signals(_worker: int) -> None:
+    """Ctrl-C and SIGTERM reach a whole group of processes; the one that trains decides when its workers end."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)

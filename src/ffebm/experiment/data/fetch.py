@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
 import shutil
@@ -10,7 +11,7 @@ import tempfile
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable
+import zlib
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -19,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from ffebm.experiment.data.catalogue import ENTRIES
-from ffebm.experiment.data.dataset import DataError, Dataset
+from ffebm.experiment.data.dataset import DataError
 
 CHUNK = 1 << 18
 TIMEOUT = 60
@@ -105,7 +106,10 @@ def fetch(name: str, root: Path, console: Console | None = None, source: Source 
     read = ENTRIES[name].read
     target = root / source.folder
     if target.exists():
-        _verify(read, target)
+        try:
+            read(target)
+        except DataError as error:
+            raise DataError(f"{error} Remove {target} before you fetch it anew.") from None
         console.print(f"{name} is there already, and whole.", highlight=False)
         return target
     if source.remark:
@@ -122,17 +126,14 @@ def fetch(name: str, root: Path, console: Console | None = None, source: Source 
         unpacked.mkdir()
         for file in source.files:
             _unpack(downloads / file.name, unpacked)
-        _verify(read, unpacked)
+        try:
+            read(unpacked)
+        except DataError as error:
+            shutil.rmtree(downloads)
+            raise DataError(f"What came is not {name}: {error} The downloads were removed.") from None
         os.replace(unpacked, target)
     shutil.rmtree(downloads)
     return target
-
-
-def _verify(read: Callable[[Path], Dataset], folder: Path) -> None:
-    try:
-        read(folder)
-    except DataError as error:
-        raise DataError(f"{error} Remove {folder} before you fetch it anew.") from None
 
 
 def _download(file: File, path: Path, console: Console) -> None:
@@ -205,6 +206,6 @@ def _unpack(archive: Path, folder: Path) -> None:
                             shutil.copyfileobj(source, sink)
         else:
             shutil.copy(archive, folder / archive.name)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError) as error:
         archive.unlink()
         raise DataError(f"{archive.name} cannot be unpacked: {error}. It was removed; fetch it again.") from None

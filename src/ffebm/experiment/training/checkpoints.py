@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import signal
+import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -14,9 +16,10 @@ from lightning.pytorch.callbacks import Checkpoint
 
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.files import write_atomically
-from ffebm.experiment.run import Run, read_checkpoint
+from ffebm.experiment.run import Run, RunError, read_checkpoint
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+TOGETHER = 1.0  # seconds within which two signals are one: `timeout` sends it to the process and to its group
 
 
 class Stopped(UserError):  # noqa: N818 - not an error, but an end
@@ -31,7 +34,12 @@ class AtomicCheckpointIO(CheckpointIO):
     """How Lightning writes and reads checkpoint files."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        write_atomically(Path(path), lambda file: torch.save(checkpoint, file))
+        content = io.BytesIO()
+        torch.save(checkpoint, content)  # into memory first: what torch says of a full disk, nobody understands
+        try:
+            write_atomically(Path(path), content.getbuffer())
+        except OSError as error:
+            raise RunError(f"The checkpoint {path} cannot be written: {error}. Mend that, then resume the run.") from None
 
     def load_checkpoint(self, path: str | Path, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         return read_checkpoint(Path(path))
@@ -51,6 +59,7 @@ class Checkpoints(Checkpoint):
         self.every = every
         self.keep = keep
         self._signal = 0
+        self._noted = 0.0
         self._handlers: dict[int, Any] = {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -60,7 +69,7 @@ class Checkpoints(Checkpoint):
         except ValueError:  # not in the main thread, where signals are not ours to handle
             self._handlers = {}
 
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._restore()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -101,9 +110,13 @@ class Checkpoints(Checkpoint):
                 path.unlink(missing_ok=True)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        """Remember the first signal; a second one is not asked for patience again."""
-        self._signal = number
-        signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
+        """Remember the first signal. A second one ends the process at once, unless it comes along with the first."""
+        now = time.monotonic()
+        if self._signal and now - self._noted > TOGETHER:
+            signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
+            signal.raise_signal(number)
+        elif not self._signal:
+            self._signal, self._noted = number, now
 
     def _restore(self) -> None:
         for number, handler in self._handlers.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -12,17 +13,22 @@ from typing import Any
 
 import torch
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from rich.console import Console
+from rich.markup import escape
 
+from ffebm.experiment import settings as settings_module
 from ffebm.experiment.architectures import build_model
 from ffebm.experiment.data import Dataset, load
 from ffebm.experiment.environment import describe_environment
-from ffebm.experiment.processes import process_rank
+from ffebm.experiment.processes import is_first
 from ffebm.experiment.run import Run, RunError
 from ffebm.experiment.settings import Settings, SettingsError
-from ffebm.experiment.training.checkpoints import AtomicCheckpointIO, Checkpoints
+from ffebm.experiment.training.checkpoints import AtomicCheckpointIO, Checkpoints, Stopped
 from ffebm.experiment.training.health import Health
 from ffebm.experiment.training.learner import Learner
 from ffebm.experiment.training.progress import Progress, Recorder
@@ -32,9 +38,8 @@ def train(settings: Settings, run: Run, console: Console | None = None) -> Learn
     """Train from the beginning, into a fresh folder."""
     console = console or Console(stderr=True)
     learner = prepare(settings)
-    if process_rank() == 0:
-        run.save_description(learner.dataset.description)
-        settings.save(run.settings_file)
+    if is_first(settings.trainer.processes):
+        settings.save(run.settings_file)  # first: it is what makes a folder a run
     _fit(learner, run, console, None)
     return learner
 
@@ -44,15 +49,17 @@ def resume(run: Run, console: Console | None = None) -> Learner:
     console = console or Console(stderr=True)
     learner = prepare(run.settings())
     checkpoint, content, damaged = run.newest_checkpoint()
-    if process_rank() == 0:
+    if checkpoint is None and damaged:
+        raise RunError(f"None of the {len(damaged)} checkpoints in {run.checkpoint_folder} is sound; start a new run.")
+    if is_first(learner.settings.trainer.processes):
         for report in damaged:
-            console.print(f"[yellow]Warning:[/] {report}", highlight=False, markup=True)
-        if checkpoint is not None:
-            console.print(f"Going on from step {content['global_step']} ({checkpoint.name}).", highlight=False)
-        elif damaged:
-            raise RunError(f"None of the {len(damaged)} checkpoints in {run.checkpoint_folder} is sound; start a new run.")
-        else:
-            console.print("There is no checkpoint yet: starting from the beginning.", highlight=False)
+            console.print(f"[yellow]Warning:[/] {escape(report)}", highlight=False)
+        where = (
+            "the beginning: there is no checkpoint yet"
+            if checkpoint is None
+            else f"step {content['global_step']} ({checkpoint.name})"
+        )
+        console.print(f"Going on from {where}.", highlight=False)
     if checkpoint is not None:
         _check_fits(learner, content, run)
     _fit(learner, run, console, checkpoint)
@@ -62,7 +69,11 @@ def resume(run: Run, console: Console | None = None) -> Learner:
 def prepare(settings: Settings) -> Learner:
     """Data and model, ready to be trained."""
     trainer = settings.trainer
-    torch.set_num_threads(trainer.threads or max(1, (os.cpu_count() or 1) // trainer.devices))
+    _check_processes(trainer)
+    threads = trainer.threads or max(1, (os.cpu_count() or 1) // trainer.devices)
+    torch.set_num_threads(threads)
+    if trainer.processes > 1:
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # or Lightning would choose another number for its processes
     dataset = load(settings.data.name, settings.data.root)
     _check_batches(settings, dataset)
     seed_everything(settings.seed, verbose=False)
@@ -76,8 +87,7 @@ def prepare(settings: Settings) -> Learner:
 
 def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None) -> None:
     settings = learner.settings.trainer
-    processes = settings.devices * settings.nodes
-    first = process_rank() == 0
+    first = is_first(settings.processes)
     callbacks = [
         Health(console),
         *([Progress(console), Recorder(run)] if first else []),
@@ -85,33 +95,65 @@ def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None) 
     ]
     step = None if checkpoint is None else int(checkpoint.stem.partition("-")[2])
     plugins: list[Any] = [AtomicCheckpointIO()]
-    if SLURMEnvironment.detect():
+    if SLURMEnvironment.detect() and not TorchElasticEnvironment.detect():
         plugins.append(SLURMEnvironment(auto_requeue=False))  # its checkpoints would be taken in the middle of a step
+    on_gpu = settings.accelerator in ("auto", "gpu") and torch.cuda.is_available()
     with run.locked() if first else nullcontext(), _calm():
-        trainer = Trainer(
-            accelerator=settings.accelerator,
-            devices=settings.devices,
-            num_nodes=settings.nodes,
-            strategy="ddp" if processes > 1 else "auto",
-            precision=settings.precision,
-            max_epochs=settings.epochs,
-            accumulate_grad_batches=settings.accumulate,
-            gradient_clip_val=learner.settings.optimiser.clip,
-            deterministic=settings.deterministic,
-            sync_batchnorm=settings.sync_batch_norm and processes > 1 and torch.cuda.is_available(),
-            logger=TensorBoardLogger(run.folder, "tensorboard", "", purge_step=step) if first else False,
-            callbacks=callbacks,
-            plugins=plugins,
-            use_distributed_sampler=False,  # batches know their process
-            num_sanity_val_steps=0,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            log_every_n_steps=1,
-            default_root_dir=run.folder,
-        )
+        try:
+            trainer = Trainer(
+                accelerator=settings.accelerator,
+                devices=settings.devices,
+                num_nodes=settings.nodes,
+                strategy="ddp" if settings.processes > 1 else "auto",
+                precision=settings.precision,
+                max_epochs=settings.epochs,
+                accumulate_grad_batches=settings.accumulate,
+                gradient_clip_val=learner.settings.optimiser.clip,
+                deterministic=settings.deterministic,
+                sync_batchnorm=settings.sync_batch_norm and settings.processes > 1 and on_gpu,
+                logger=TensorBoardLogger(run.folder, "tensorboard", "", purge_step=step) if first else False,
+                callbacks=callbacks,
+                plugins=plugins,
+                use_distributed_sampler=False,  # batches know their process
+                num_sanity_val_steps=0,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+                log_every_n_steps=1,
+                default_root_dir=run.folder,
+            )
+        except (MisconfigurationException, ValueError, RuntimeError) as error:
+            raise SettingsError(f"These trainer settings do not fit this machine: {error}") from None
+        if trainer.world_size != settings.processes:
+            raise SettingsError(_started(trainer.world_size, settings))
         if first:
+            run.tidy()
+            run.save_description(learner.dataset.description)
             run.save_environment(describe_environment(learner.settings.seed))
-        trainer.fit(learner, ckpt_path=checkpoint, weights_only=True)
+        try:
+            trainer.fit(learner, ckpt_path=checkpoint, weights_only=True)
+        except SIGTERMException:  # which came before the first step, to Lightning's own handler
+            raise Stopped(signal.SIGTERM, trainer.global_step) from None
+        except Stopped:
+            raise
+        except BaseException:
+            if trainer.strategy.launcher is not None:
+                trainer.strategy.launcher.kill(signal.SIGTERM)  # processes that would wait for this one
+            raise
+
+
+def _check_processes(trainer: settings_module.Trainer) -> None:
+    """Refuse to be one of several processes that do not know of each other."""
+    started = os.environ.get("WORLD_SIZE", "1")
+    if TorchElasticEnvironment.detect() and int(started) != trainer.processes:
+        raise SettingsError(_started(int(started), trainer))
+
+
+def _started(processes: int, trainer: settings_module.Trainer) -> str:
+    return (
+        f"{processes} processes were started, but the settings are for {trainer.devices} devices on {trainer.nodes} nodes. "
+        "Make trainer.devices and trainer.nodes agree with torchrun's --nproc-per-node and --nnodes, or with SLURM's "
+        "--ntasks-per-node and --nodes; under SLURM start processes by srun."
+    )
 
 
 def _check_batches(settings: Settings, dataset: Dataset) -> None:

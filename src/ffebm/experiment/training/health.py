@@ -60,9 +60,13 @@ class Health(Callback):
 
 
 def not_finite(model: FFEBM, step: int) -> str:
-    names = [name for name, parameter in model.named_parameters() if parameter.grad is not None and not _finite(parameter.grad)]
+    """The part that comes last: what is not finite there makes everything before it so."""
+    parts: list[tuple[str, nn.Module]] = [("the readout", model.readout)]
+    for stage, block in reversed(model.chain):
+        parts += [(block.energy.label, block), (f"the stage before {block.energy.label}", stage)]
+    broken = [name for name, part in parts if not all(_finite(p.grad) for p in part.parameters() if p.grad is not None)]
     return (
-        f"The gradient of {names[0] if names else 'the model'} is not finite at step {step}. "
+        f"The gradient of {broken[0] if broken else 'the model'} is not finite at step {step}. "
         "Try a lower optimiser.learning_rate, optimiser.clip=1, or precision 32-true. No step was taken with it."
     )
 
@@ -126,7 +130,7 @@ def frozen_shares(energy: Any, state: tuple[Tensor, ...], x: Tensor, nudge: floa
     shares: list[float] = []
     for layer, activation in enumerate(energy.activations):
         v = energy.drive(state, x, layer)
-        shares.append((activation.sigma(v + nudge) == activation.sigma(v - nudge)).double().mean().item())
+        shares.append((activation.sigma(v + nudge) == activation.sigma(v - nudge)).float().mean().item())
     return shares
 
 

@@ -9,6 +9,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
+from ffebm.errors import DivergenceError
 from ffebm.experiment.data import Batch, Batches, Dataset
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.settings import Settings
@@ -52,13 +53,13 @@ class Learner(LightningModule):
 
     def val_dataloader(self) -> Batches:
         trainer = self.settings.trainer
-        parts = trainer.devices * trainer.nodes
+        parts = trainer.processes
         return Batches(self.dataset, self.dataset.test, trainer.test_batch * parts, parts=parts, **self._place)
 
     @property
     def _place(self) -> dict[str, Any]:
         ranks = {"rank": self.trainer.global_rank, "ranks": self.trainer.world_size}
-        return {**ranks, "workers": self.settings.data.workers, "pin": torch.cuda.is_available()}
+        return {**ranks, "workers": self.settings.data.workers, "pin": self.device.type == "cuda"}
 
     def configure_optimizers(self) -> Any:
         chosen = self.settings.optimiser
@@ -75,10 +76,14 @@ class Learner(LightningModule):
         return batch._replace(x=batch.x.to(memory_format=torch.channels_last))
 
     def training_step(self, batch: Batch, _index: int) -> Tensor:
-        output = self.model(batch.x, batch.y)
+        try:
+            output = self.model(batch.x, batch.y)
+            failure = "" if bool(output.losses.detach().isfinite().all()) else self._lost()
+        except (DivergenceError, ValueError) as error:  # which name the block
+            output, failure = None, f"{error} This was step {self.global_step + 1}; no step was taken with it."
+        self._fail_together(failure)
+        assert output is not None
         losses = output.losses
-        if not bool(losses.detach().isfinite().all()):
-            raise HealthError(self._lost())
         right = (output.logits.argmax(1) == batch.y).sum()
         self._add(self.training_sums, len(batch.y), losses, right, self.residuals().max() * len(batch.y))
         # The mean over the whole batch, whatever it was cut into: Lightning averages over processes, and over what it
@@ -141,18 +146,27 @@ class Learner(LightningModule):
         if self.trainer.is_global_zero:  # the sums of all processes: one goes on with them, the others start at 0
             self.training_sums = torch.tensor(kept["training_sums"], dtype=torch.float64)
 
+    def _fail_together(self, failure: str) -> None:
+        """Stop all processes if one cannot go on; otherwise the others would wait for its gradient for ever."""
+        if self.trainer.world_size > 1:
+            failed = torch.tensor(float(bool(failure)), device=self.device)
+            if self.trainer.strategy.reduce(failed, reduce_op="max") > 0:
+                failures: list[str] = [""] * self.trainer.world_size
+                torch.distributed.all_gather_object(failures, failure)
+                failure = next(filter(None, failures))
+        if failure:
+            raise HealthError(failure)
+
     def _add(self, sums: Tensor, samples: int, losses: Tensor, *rest: Tensor) -> None:
-        new = torch.stack([losses.detach().sum(), *rest]).to("cpu", torch.float64)
+        new = torch.stack([losses.detach().sum(), *rest]).cpu().double()  # in this order: some devices have no doubles
         sums[0] += samples
         sums[1:] += new
 
     def _over_processes(self, sums: Tensor) -> list[float]:
-        total = self.trainer.strategy.reduce(sums.to(self.device, self._summing_type), reduce_op="sum")
-        return total.tolist()
-
-    @property
-    def _summing_type(self) -> torch.dtype:
-        return torch.float32 if self.device.type == "mps" else torch.float64  # which has no doubles
+        if self.trainer.world_size == 1:
+            return sums.tolist()
+        copy = sums.to(self.device, copy=True)  # which is summed in place
+        return self.trainer.strategy.reduce(copy, reduce_op="sum").tolist()
 
     def _lost(self) -> str:
         """Which block went wrong first, and what to try."""
