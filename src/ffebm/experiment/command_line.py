@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -84,7 +86,7 @@ def train(
     if source is not None and "=" in source:  # no preset was named
         source, given = None, [source, *given]
     if data is not None:
-        given.append(f'data.root="{data.expanduser().absolute()}"')
+        given.append(f"data.root={json.dumps(str(data.expanduser().absolute()), ensure_ascii=False)}")  # TOML quotes alike
     if deterministic:
         given.append("trainer.deterministic=true")
     if resume is not None:
@@ -112,12 +114,12 @@ def _train(settings: Any, output: Path | None, name_or_run: Any) -> None:
         first = is_first(settings.trainer.processes)
         run = Run.create(output, name_or_run) if first else Run(output or Path("runs"))  # only the first process writes
     if first:
-        notes.print(f"Run folder: [bold]{run.folder}[/]", highlight=False)
+        notes.print(f"Run folder: [bold]{escape(str(run.folder))}[/]", highlight=False)
     try:
         learner = resume(run, notes) if settings is None else train(settings, run, notes)
     except Stopped as stop:
         if first:
-            notes.print(f"{stop} Go on with: [bold]{resume_command(run)}[/]", highlight=False)
+            notes.print(f"{stop} Go on with: [bold]{escape(resume_command(run))}[/]", highlight=False)
         raise typer.Exit(stop.exit_code if first else 0) from None
     except UserError:
         if first:
@@ -125,9 +127,10 @@ def _train(settings: Any, output: Path | None, name_or_run: Any) -> None:
         raise
     if first:
         _summarise(learner, run)
-        out.print(f"Run folder:     [bold]{run.folder}[/]", highlight=False)
-        out.print(f"Look closer:    ffebm evaluate {run.folder}", highlight=False)
-        out.print(f"Make it again:  {remake_command(run)}", highlight=False)
+        folder = escape(shlex.quote(str(run.folder)))
+        out.print(f"Run folder:     [bold]{folder}[/]", highlight=False, soft_wrap=True)
+        out.print(f"Look closer:    ffebm evaluate {folder}", highlight=False, soft_wrap=True)
+        out.print(f"Make it again:  {escape(remake_command(run))}", highlight=False, soft_wrap=True)
 
 
 def _summarise(learner: Learner, run: Run) -> None:
@@ -177,7 +180,8 @@ def evaluate(run: RunArgument, data: DataOption = None) -> None:
     for name, accuracy in shown:
         table.add_row(escape(name), "" if name == "…" else _percent(accuracy))
     out.print(table)
-    out.print(f"All classes: {run / 'evaluation.json'}\nConfusions:  {run / 'confusion.png'}", highlight=False)
+    files = f"All classes: {run / 'evaluation.json'}\nConfusions:  {run / 'confusion.png'}"
+    out.print(escape(files), highlight=False, soft_wrap=True)
 
 
 @app.command(
@@ -301,7 +305,7 @@ def data_fetch(
     root = data or (Path(os.environ["FFEBM_DATA"]) if os.environ.get("FFEBM_DATA") else None)
     if root is None:
         raise UserError("Where to? Give --data DIR, or set the environment variable FFEBM_DATA.")
-    out.print(f"{name} is in [bold]{fetch(name, root.expanduser(), notes)}[/]", highlight=False)
+    out.print(f"{name} is in {escape(str(fetch(name, root.expanduser(), notes)))}", highlight=False, soft_wrap=True)
 
 
 def main() -> None:

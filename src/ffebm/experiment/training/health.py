@@ -8,6 +8,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from rich.console import Console
+from rich.markup import escape
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -55,7 +56,7 @@ class Health(Callback):
         known = {(finding.block, finding.kind) for finding in self.found}
         for finding in findings:
             if (finding.block, finding.kind) not in known:
-                self.console.print(f"[yellow]Warning:[/] {finding.message}", highlight=False)
+                self.console.print(f"[yellow]Warning:[/] {escape(finding.message)}", highlight=False)
                 self.found.append(finding)
 
 
