@@ -86,7 +86,7 @@ def test_help_needs_no_torch() -> None:
 
 def test_presets_are_listed_and_printed() -> None:
     shown = call("presets")
-    for expected in ("cifar10-l12-bs2", "91.7 ± 0.2", "imagenet32-l15", "8 × 2 − 1", "70.0 ± 0.2"):
+    for expected in ("cifar10-l12-bs2", "91.7 ± 0.2", "imagenet32-l15", "15 = 7 × 2 + 1", "70.0 ± 0.2"):
         assert expected in shown
     assert 'name = "cifar100"' in call("presets", "cifar100-l15")
 
@@ -192,7 +192,7 @@ def test_data_folders_come_from_the_option_or_the_environment(tmp_path: Path, mo
         (["data", "check", "nowhere"], "no folder nowhere"),
         (["data", "fetch", "cifar10"], "Where to?"),
         (["data", "fetch", "mnits", "--data", "x"], "Unknown data set `mnits`"),
-        (["settings", "foo"], "No setting starts with `foo`"),
+        (["settings", "foo"], "No setting has `foo` in its name"),
     ],
 )
 def test_mistakes_are_told_not_traced(

@@ -86,6 +86,16 @@ def test_numbers_in_the_docs_are_those_of_the_results() -> None:
     assert quoted <= measured
 
 
+def test_accuracies_in_the_readme_are_those_of_the_results() -> None:
+    """And they are what the results promise: EP above 73 %, ID within 1.5 points of it."""
+    measured = re.findall(r"\*\*(\d\d\.\d\d) %\*\*", (ROOT / "results" / "cifar10_small.md").read_text())
+    quoted = re.findall(r"(\d\d\.\d\d) %", (ROOT / "README.md").read_text())
+    assert quoted == measured
+    ep, implicit = map(float, measured)
+    assert ep >= 73
+    assert abs(ep - implicit) <= 1.5
+
+
 def commands() -> list[list[str]]:
     """Every `ffebm …` that a page shows in a code fence."""
     found = []

@@ -33,7 +33,7 @@ PRINTED = {
 
 
 def test_every_row_of_the_papers_tables_is_a_preset() -> None:
-    assert preset_names() == ["digits", *PRINTED]
+    assert [name for name in preset_names() if name not in ("digits", "cifar10-small")] == list(PRINTED)
     for name, (ep, implicit) in PRINTED.items():
         paper = read_preset(name).paper
         assert paper is not None
@@ -117,6 +117,10 @@ def test_the_explained_settings_are_a_file_of_all_defaults() -> None:
     assert settings_from(tomllib.loads(documented())) == Settings()
     assert "learning_rate" in documented("optimiser")
     assert "epochs" not in documented("optimiser")
+    assert documented("learning_rate").count("learning_rate =") == 2
+    assert documented("model.split").splitlines()[1] == "[model]"
+    assert max(len(line) for line in documented().splitlines()) <= 128
+    assert documented("nothing") == ""
 
 
 def test_overrides_take_toml_values_text_and_none() -> None:
@@ -149,12 +153,31 @@ def test_overrides_take_toml_values_text_and_none() -> None:
         ("trainer.keep=1", "greater than or equal to 2"),
         ("trainer.accumulate=100", "cannot be cut into 100 parts"),
         ("seed.x=1", "`seed` of the command line: input should be a valid integer"),
-        ("seed", "write it as key=value"),
+        ("seed", "write key=value"),
+        ("4,", "a list must be quoted"),
+        ("optimiser.lr=1", "did you mean `learning_rate`"),
+        ("batch_size=3", "did you mean `trainer.batch`"),
+        ("gradient.T=5", r"Unknown key `T` in \[gradient\] of the command line; there are `kind`"),
+        ("trainer.epochs=true", "`trainer.epochs` of the command line: input should be a valid integer, got True"),
+        ("model=5", "`model` of the command line: this is a section, not a value"),
+        ("model.split=two", "`model.split` of the command line: input should be a whole number or a list of whole numbers"),
+        ("model.channels=4,4", r"`model.channels` .* a list of whole numbers such as \[2, 2\], got '4,4'"),
     ],
 )
 def test_impossible_settings_say_what_is_wrong(override: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         read_preset("digits", [override])
+
+
+def test_each_mistake_is_told_once_and_where_it_was_made(tmp_path: Path) -> None:
+    path = tmp_path / "my.toml"
+    path.write_text("[model]\nsplit = 9\n[trainer]\nkeep = 0\n")
+    with pytest.raises(SettingsError) as caught:
+        read_settings(path, ["model.clamped_outputs=some"])
+    first, second = str(caught.value).splitlines()
+    assert first.startswith("`model.clamped_outputs` of the command line")
+    assert second.startswith("`trainer.keep` of my.toml")
+    assert read_settings(path, ["model.split=2", "trainer.keep=2"]).trainer.keep == 2  # a mistake that was mended
 
 
 def test_files_with_mistakes_name_themselves(tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def test_a_signal_stops_after_a_checkpoint(
     run = Run.create(tmp_path / "stopped", "")
     with monkeypatch.context() as patch:
         patch.setattr(Learner, "training_step", interrupted)
-        with pytest.raises(Stopped, match=f"{signal.Signals(number).name} after step {step}") as stop:
+        with pytest.raises(Stopped, match=f"{signal.Signals(number).name} after step {step}; nothing is lost") as stop:
             train(small("trainer.keep=100"), run, console())
     assert stop.value.exit_code == 128 + number
     assert signal.getsignal(number) is before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shlex
@@ -20,7 +21,7 @@ from ffebm.experiment.processes import is_first, process_rank
 
 if TYPE_CHECKING:
     from ffebm.experiment.run import Run
-    from ffebm.experiment.settings import Model
+    from ffebm.experiment.settings import Model, Settings
     from ffebm.experiment.training import Learner
 
 app = typer.Typer(
@@ -52,20 +53,20 @@ def _examples(*lines: str) -> str:
 
 @app.command(
     epilog=_examples(
-        "ffebm train                    # digits, by equilibrium propagation, under a minute",
-        "ffebm train gradient.kind=id   # the same by implicit differentiation",
-        "ffebm train cifar10-l12-bs2 --data ~/data model.width=0.125 trainer.epochs=5 optimiser.learning_rate=5e-4",
-        "ffebm train my.toml --output runs/mine",
+        "ffebm train                     # digits, in under a minute",
+        "ffebm train gradient.kind=id    # by implicit differentiation",
+        "ffebm train cifar10-small --data ~/data --output runs/mine",
         "ffebm train --resume runs/mine",
-        "ffebm train cifar100-l15 --data ~/data trainer.devices=8 trainer.precision=bf16-mixed",
+        "ffebm train my.toml seed=1 'model.split=[2, 2]'",
+        "ffebm train cifar100-l15 --data ~/data trainer.devices=8",
     )
 )
 def train(
     source: Annotated[
-        str | None, typer.Argument(metavar="[PRESET | FILE.toml]", help="What to train; `ffebm presets` lists what there is.")
+        str | None, typer.Argument(metavar="PRESET|FILE.toml", help="What to train; `ffebm presets` lists what there is.")
     ] = None,
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change; `ffebm settings` explains all.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change; `ffebm settings` explains all.")
     ] = None,
     data: DataOption = None,
     output: Annotated[
@@ -85,24 +86,28 @@ def train(
     given = list(overrides or [])
     if source is not None and "=" in source:  # no preset was named
         source, given = None, [source, *given]
-    if data is not None:
+    if resume is None and data is not None:
         given.append(f"data.root={json.dumps(str(data.expanduser().absolute()), ensure_ascii=False)}")  # TOML quotes alike
     if deterministic:
         given.append("trainer.deterministic=true")
     if resume is not None:
         if source is not None or given or output is not None:
             raise UserError(
-                "A resumed run keeps its settings: give --resume alone. To change some, start a new run from its settings.toml."
+                "A resumed run keeps its settings: give --resume alone, or with --data if that has moved. "
+                "To change settings, start a new run from its settings.toml."
             )
-        _train(None, None, resume)
+        _train(None, data, resume)
     else:
         from ffebm.experiment.preset import DEFAULT, read_preset_or_file
 
         settings = read_preset_or_file(source, given)
+        if settings.data.root is None and settings.data.name != "digits" and (named := os.environ.get("FFEBM_DATA")):
+            settings = settings.model_copy(update={"data": settings.data.at(Path(named))})  # so that the run can be made again
         _train(settings, output, Path(source).stem if source else DEFAULT)
 
 
-def _train(settings: Any, output: Path | None, name_or_run: Any) -> None:
+def _train(settings: Settings | None, folder: Path | None, name_or_run: Any) -> None:
+    """Train into `folder` from settings; or go on with a run, whose data is in `folder` now."""
     with notes.status("Loading torch and Lightning …"):
         from ffebm.experiment.run import Run, remake_command, resume_command
         from ffebm.experiment.training import Stopped, resume, train
@@ -112,11 +117,11 @@ def _train(settings: Any, output: Path | None, name_or_run: Any) -> None:
         first = is_first(run.settings().trainer.processes)
     else:
         first = is_first(settings.trainer.processes)
-        run = Run.create(output, name_or_run) if first else Run(output or Path("runs"))  # only the first process writes
+        run = Run.create(folder, name_or_run) if first else Run(folder or Path("runs"))  # only the first process writes
     if first:
         notes.print(f"Run folder: [bold]{escape(str(run.folder))}[/]", highlight=False)
     try:
-        learner = resume(run, notes) if settings is None else train(settings, run, notes)
+        learner = resume(run, notes, folder) if settings is None else train(settings, run, notes)
     except Stopped as stop:
         if first:
             notes.print(f"{stop} Go on with: [bold]{escape(resume_command(run))}[/]", highlight=False)
@@ -127,9 +132,9 @@ def _train(settings: Any, output: Path | None, name_or_run: Any) -> None:
         raise
     if first:
         _summarise(learner, run)
-        folder = escape(shlex.quote(str(run.folder)))
-        out.print(f"Run folder:     [bold]{folder}[/]", highlight=False, soft_wrap=True)
-        out.print(f"Look closer:    ffebm evaluate {folder}", highlight=False, soft_wrap=True)
+        place = escape(shlex.quote(str(run.folder)))
+        out.print(f"Run folder:     [bold]{place}[/]", highlight=False, soft_wrap=True)
+        out.print(f"Look closer:    ffebm evaluate {place}", highlight=False, soft_wrap=True)
         out.print(f"Make it again:  {escape(remake_command(run))}", highlight=False, soft_wrap=True)
 
 
@@ -138,8 +143,10 @@ def _summarise(learner: Learner, run: Run) -> None:
 
     rows, settings = learner.history, learner.settings
     last, best = rows[-1], max(rows, key=lambda row: row["test_accuracy"])
-    table = Table(title=settings.description or run.folder.name, show_header=False, title_justify="left")
-    table.add_row("gradient", f"{settings.gradient.kind}, {settings.model.layers} layers in {settings.model.blocks} blocks")
+    table = Table(title=escape(run.folder.name), show_header=False, title_justify="left")
+    blocks = f"{settings.model.blocks} block{'s' if settings.model.blocks > 1 else ''}"
+    table.add_row("model", f"{settings.model.layers} layers in {blocks}, width {settings.model.width:g}")
+    table.add_row("gradient", settings.gradient.kind)
     table.add_row("test accuracy", f"[bold]{_percent(last['test_accuracy'])}[/] (best {_percent(best['test_accuracy'])})")
     if len(learner.dataset.classes) > 10:
         table.add_row("top-5", _percent(last["test_top5"]))
@@ -147,7 +154,7 @@ def _summarise(learner: Learner, run: Run) -> None:
     table.add_row("training accuracy", _percent(last["train_accuracy"]))
     table.add_row("residual", f"{last['residual']:.1e}")
     table.add_row("training time", f"{clock(last['seconds'])}, {last['images_per_second']:,.0f} images/s")
-    if settings.paper is not None:
+    if settings.paper is not None and settings.gradient.kind in ("ep", "id"):
         scores = settings.paper.ep if settings.gradient.kind == "ep" else settings.paper.id
         table.add_row(
             "the paper", f"{scores.top1} ± {scores.top1_spread} % (full width and epochs, {scores.hours} h on an A100)"
@@ -189,7 +196,7 @@ def evaluate(run: RunArgument, data: DataOption = None) -> None:
 )
 def predict(
     run: RunArgument,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="PNG or JPEG files; scaled to the model's size.")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="PNG or JPEG files: the middle square, scaled.")],
     top: Annotated[int, typer.Option(min=1, help="How many classes to show for each.")] = 3,
 ) -> None:
     """Say what is in some pictures."""
@@ -215,9 +222,7 @@ def predict(
 
 @app.command(epilog=_examples("ffebm presets", "ffebm presets cifar10-l12-bs2 > my.toml", "ffebm train my.toml"))
 def presets(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[PRESET]", help="Print this one, as a TOML file to start from.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="PRESET", help="Print this one, as a TOML file to start from.")] = None,
 ) -> None:
     """List the presets: every row of the paper's tables, with the paper's result beside it."""
     from ffebm.experiment.preset import FOLDER, preset_names, read_preset
@@ -226,58 +231,63 @@ def presets(
         read_preset(name)
         sys.stdout.write((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
         return
-    table = Table(box=box.SIMPLE_HEAD, caption_justify="left")
-    table.add_column("preset", no_wrap=True)
-    table.add_column("blocks", no_wrap=True)
-    table.add_column("settings")
-    table.add_column("paper, EP", no_wrap=True)
-    table.add_column("paper, ID", no_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for column in ("preset", "layers, blocks", "sweeps", "epochs", "rate", "paper, EP", "paper, ID"):
+        table.add_column(column, no_wrap=True)
     for preset in preset_names():
         settings = read_preset(preset)
-        model, trainer = settings.model, settings.trainer
+        model = settings.model
         scores = [settings.paper.ep, settings.paper.id] if settings.paper else []
         table.add_row(
             preset,
-            f"{model.layers} layers\n{model.blocks} × {model.split}" + _less(model),
-            f"{settings.relaxation.steps} + {settings.gradient.steps} sweeps, β {settings.gradient.beta:g}, "
-            f"{trainer.epochs} epochs of {trainer.batch}, rate {settings.optimiser.learning_rate:g}",
+            _cut(model),
+            f"{settings.relaxation.steps} + {settings.gradient.steps}",
+            str(settings.trainer.epochs),
+            f"{settings.optimiser.learning_rate:.0e}",
             *(f"{s.top1} ± {s.top1_spread}" + ("" if s.top5 is None else f"\n{s.top5} ± {s.top5_spread}") for s in scores),
         )
     out.print(table)
     out.print(
-        "Blocks: how many × layers in each. Sweeps: free + nudged. Paper: top-1 accuracy in per cent, top-5 below, spread "
-        "over three seeds. All train by equilibrium propagation, unless gradient.kind=id, recurrent-backprop or bptt. "
-        "For a small machine: model.width=0.125.",
+        "\nSweeps: free + nudged. Paper: top-1 accuracy in per cent, top-5 below, and the spread over three seeds; β is "
+        "0.2 in all of these. All train by equilibrium propagation unless gradient.kind is id, recurrent-backprop or bptt. "
+        "model.width=0.125 scales one down to a small machine, as cifar10-small does; `ffebm presets NAME` prints all settings.",
         highlight=False,
     )
 
 
-def _less(model: Model) -> str:
-    """By how many layers the last block is smaller than the others."""
-    missing = model.blocks * model.split - model.layers if isinstance(model.split, int) else 0
-    return f" − {missing}" if missing else ""
+def _cut(model: Model) -> str:
+    """The layers as a sum of blocks."""
+    if isinstance(model.split, list):
+        return f"{model.layers} = {' + '.join(map(str, model.split))}"
+    whole, rest = divmod(model.layers, model.split)
+    return f"{model.layers} = {whole} × {model.split}" + (f" + {rest}" if rest else "")
 
 
 @app.command(epilog=_examples("ffebm settings", "ffebm settings optimiser", "ffebm settings > my.toml"))
 def settings(
-    section: Annotated[str, typer.Argument(metavar="[SECTION]", help="Only the settings that start like this.")] = "",
+    section: Annotated[str, typer.Argument(metavar="PART", help="Only the settings whose name holds this.")] = "",
 ) -> None:
     """Explain every setting that a TOML file or KEY=VALUE can change: a TOML file of all defaults, with comments."""
     from ffebm.experiment.settings import documented
 
     text = documented(section)
     if not text.strip():
-        raise UserError(
-            f"No setting starts with `{section}`; sections are data, model, relaxation, gradient, optimiser, trainer."
-        )
+        raise UserError(f"No setting has `{section}` in its name; `ffebm settings` prints all.")
     sys.stdout.write(text)
 
 
 @data_app.command("check", epilog=_examples("ffebm data check ~/data"))
-def data_check(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data sets.")]) -> None:
+def data_check(
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="DIR", help="Folder of the data sets; else FFEBM_DATA names it.")
+    ] = None,
+) -> None:
     """Say which data sets a folder holds, whole, damaged or in part. Fails if one is damaged."""
-    from ffebm.experiment.data import check
+    from ffebm.experiment.data import check, default_folder
 
+    folder = folder or default_folder()
+    if folder is None:
+        raise UserError("Which folder? Name it, or set the environment variable FFEBM_DATA.")
     if not folder.is_dir():
         raise UserError(f"There is no folder {folder}.")
     with notes.status("Reading …"):
@@ -300,9 +310,10 @@ def data_fetch(
     data: DataOption = None,
 ) -> None:
     """Download a data set from its official address: checked, resumable, and in place only when it is whole."""
+    from ffebm.experiment.data import default_folder
     from ffebm.experiment.data.fetch import fetch
 
-    root = data or (Path(os.environ["FFEBM_DATA"]) if os.environ.get("FFEBM_DATA") else None)
+    root = data or default_folder()
     if root is None:
         raise UserError("Where to? Give --data DIR, or set the environment variable FFEBM_DATA.")
     out.print(f"{name} is in {escape(str(fetch(name, root.expanduser(), notes)))}", highlight=False, soft_wrap=True)
@@ -310,6 +321,9 @@ def data_fetch(
 
 def main() -> None:
     """Run the command; turn mistakes that a person can mend into a message and exit code 1."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")  # ×, β and … belong to what is shown
     try:
         app()
     except UserError as error:

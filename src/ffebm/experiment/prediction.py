@@ -37,7 +37,7 @@ def read_image(path: Path, shape: Sequence[int]) -> Tensor:
     channels, height, width = shape
     try:
         with Image.open(path, formats=("PNG", "JPEG")) as image:
-            picture = image.convert("L" if channels == 1 else "RGB")
+            picture = _opaque(image).convert("L" if channels == 1 else "RGB")
     except FileNotFoundError:
         raise UserError(f"There is no file {path}.") from None
     except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
@@ -46,3 +46,13 @@ def read_image(path: Path, shape: Sequence[int]) -> Tensor:
     left, upper = (picture.width - side) // 2, (picture.height - side) // 2
     square = picture.crop((left, upper, left + side, upper + side)).resize((width, height), Image.Resampling.BOX)
     return torch.from_numpy(np.array(square).reshape(height, width, channels).transpose(2, 0, 1).copy())
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    """In 8 bits and without transparency, which shows white; Pillow's own conversion would clip the one, blacken the other."""
+    if image.mode.startswith("I"):
+        return Image.fromarray((np.asarray(image).astype(np.float64) / 257).clip(0, 255).astype(np.uint8))
+    if "A" in image.getbands() or "transparency" in image.info:
+        layer = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
+    return image

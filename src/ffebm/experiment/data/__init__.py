@@ -1,8 +1,20 @@
 """Data sets: read from their official files, held as tensors, augmented batch by batch."""
 
 from ffebm.experiment.data.batches import Batch, Batches
-from ffebm.experiment.data.catalogue import NAMES, check, load
+from ffebm.experiment.data.catalogue import NAMES, check, default_folder, load
 from ffebm.experiment.data.dataset import DataError, Dataset, Description, Samples
 from ffebm.experiment.data.digits import digits
 
-__all__ = ["NAMES", "Batch", "Batches", "DataError", "Dataset", "Description", "Samples", "check", "digits", "load"]
+__all__ = [
+    "NAMES",
+    "Batch",
+    "Batches",
+    "DataError",
+    "Dataset",
+    "Description",
+    "Samples",
+    "check",
+    "default_folder",
+    "digits",
+    "load",
+]

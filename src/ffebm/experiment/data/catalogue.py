@@ -19,18 +19,19 @@ from ffebm.experiment.data.imagenet32 import read_imagenet32
 class Entry:
     """A data set that is read from files."""
 
-    folders: tuple[str, ...]  # below the data folder, the first that exists; "" is the folder itself
+    folders: tuple[str, ...]  # below the data folder, the first that exists; "" is the folder itself, if it holds the marker
+    marker: str  # how the name of one of its files starts
     read: Callable[[Path], Dataset]
     train: int
     test: int
 
 
 ENTRIES: dict[str, Entry] = {
-    "cifar10": Entry(("cifar-10-batches-py", ""), read_cifar10, 50_000, 10_000),
-    "cifar100": Entry(("cifar-100-python", ""), read_cifar100, 50_000, 10_000),
-    "imagenet32": Entry(("imagenet32", "Imagenet32", ""), read_imagenet32, 1_281_167, 50_000),
-    "mnist": Entry(("mnist", "MNIST/raw", ""), read_mnist, 60_000, 10_000),
-    "fashion-mnist": Entry(("fashion-mnist", "FashionMNIST/raw", ""), read_fashion_mnist, 60_000, 10_000),
+    "cifar10": Entry(("cifar-10-batches-py", ""), "data_batch_1", read_cifar10, 50_000, 10_000),
+    "cifar100": Entry(("cifar-100-python", ""), "train", read_cifar100, 50_000, 10_000),
+    "imagenet32": Entry(("imagenet32", "Imagenet32", ""), "train_data_batch_1", read_imagenet32, 1_281_167, 50_000),
+    "mnist": Entry(("mnist", "MNIST/raw"), "train-images", read_mnist, 60_000, 10_000),
+    "fashion-mnist": Entry(("fashion-mnist", "FashionMNIST/raw"), "train-images", read_fashion_mnist, 60_000, 10_000),
 }
 NAMES = ("digits", *ENTRIES)
 
@@ -41,19 +42,30 @@ def load(name: str, root: Path | None = None) -> Dataset:
     if name == "digits":
         return digits()
     root = data_folder(name, root)
-    return ENTRIES[name].read(_folder(ENTRIES[name], root))
+    folder = _folder(ENTRIES[name], root)
+    if folder is None:
+        raise DataError(f"{root} holds no {ENTRIES[name].folders[0]}. `ffebm data fetch {name} --data {root}` brings it.")
+    return ENTRIES[name].read(folder)
 
 
 def data_folder(name: str, root: Path | None) -> Path:
-    found = root or (Path(os.environ["FFEBM_DATA"]) if os.environ.get("FFEBM_DATA") else None)
+    found = root or default_folder()
     if found is None:
         raise DataError(
             f"Where is {name}? Name its folder by --data DIR or the environment variable FFEBM_DATA; "
             f"`ffebm data fetch {name} --data DIR` brings it there."
         )
+    if found.exists() and not found.is_dir():
+        raise DataError(f"{found} is a file: name the folder that holds {name}.")
     if not found.is_dir():
         raise DataError(f"The data folder {found} does not exist. `ffebm data fetch {name} --data DIR` makes one.")
     return found
+
+
+def default_folder() -> Path | None:
+    """What the environment variable FFEBM_DATA names."""
+    named = os.environ.get("FFEBM_DATA")
+    return Path(named).expanduser().absolute() if named else None
 
 
 def check(root: Path) -> dict[str, str]:
@@ -61,7 +73,7 @@ def check(root: Path) -> dict[str, str]:
     report = {}
     for name, entry in ENTRIES.items():
         folder = _folder(entry, root)
-        if folder == root or not any(folder.iterdir()):
+        if folder is None or not any(folder.iterdir()):
             report[name] = f"absent: no {entry.folders[0]} here"
             continue
         try:
@@ -76,5 +88,8 @@ def check(root: Path) -> dict[str, str]:
     return report
 
 
-def _folder(entry: Entry, root: Path) -> Path:
-    return next(folder for folder in (root / name for name in entry.folders) if folder.is_dir())
+def _folder(entry: Entry, root: Path) -> Path | None:
+    """Where the files of a data set are, below `root` or in it."""
+    below = [root / name for name in entry.folders if name and (root / name).is_dir()]
+    here = [root] if "" in entry.folders and any(root.glob(f"{entry.marker}*")) else []
+    return next(iter(below + here), None)

@@ -109,7 +109,7 @@ def fetch(name: str, root: Path, console: Console | None = None, source: Source 
         try:
             read(target)
         except DataError as error:
-            raise DataError(f"{error} Remove {target} before you fetch it anew.") from None
+            raise DataError(f"{target} is there, but damaged: {error} Fetching needs it removed first.") from None
         console.print(f"{name} is there already, and whole.", highlight=False)
         return target
     if source.remark:

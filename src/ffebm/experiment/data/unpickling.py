@@ -58,7 +58,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
         raise DataError(f"{path} is missing. `ffebm data fetch` brings the official files.") from None
     except _UNREADABLE as error:
         raise DataError(
-            f"{path} is not a readable data file: {error}. It was not executed. Remove it and fetch it anew."
+            f"{path} is not a readable data file ({str(error).rstrip('.')}) and was not executed. Remove it, fetch it again."
         ) from None
     if not isinstance(content, dict):
         raise DataError(f"{path} holds {type(content).__name__} where a dictionary was expected. Remove it and fetch it again.")

@@ -23,10 +23,10 @@ TOGETHER = 1.0  # seconds within which two signals are one: `timeout` sends it t
 
 
 class Stopped(UserError):  # noqa: N818 - not an error, but an end
-    """A signal ended training, after a checkpoint was written."""
+    """A signal ended training; a checkpoint was written before, unless it was the second."""
 
-    def __init__(self, number: int, step: int) -> None:
-        super().__init__(f"Stopped by {signal.Signals(number).name} after step {step}; nothing is lost.")
+    def __init__(self, number: int, when: str) -> None:
+        super().__init__(f"Stopped by {signal.Signals(number).name} {when}.")
         self.exit_code = 128 + number
 
 
@@ -88,13 +88,13 @@ class Checkpoints(Checkpoint):
         if wanted or trainer.global_step % self.every == 0:
             self._save(trainer)
         if wanted:
-            raise Stopped(wanted, trainer.global_step)
+            raise Stopped(wanted, f"after step {trainer.global_step}; nothing is lost")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._save(trainer)
         wanted = self._asked_to_stop(trainer)
         if wanted and trainer.current_epoch + 1 < (trainer.max_epochs or 0):
-            raise Stopped(wanted, trainer.global_step)
+            raise Stopped(wanted, f"after step {trainer.global_step}; nothing is lost")
 
     def _asked_to_stop(self, trainer: Trainer) -> int:
         """The signal that this or any other process was sent, or 0: all stop at the same step."""
@@ -113,9 +113,8 @@ class Checkpoints(Checkpoint):
         """Remember the first signal. A second one ends the process at once, unless it comes along with the first."""
         now = time.monotonic()
         if self._signal and now - self._noted > TOGETHER:
-            signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
-            signal.raise_signal(number)
-        elif not self._signal:
+            raise Stopped(number, "at once; the steps since the last checkpoint are lost")
+        if not self._signal:
             self._signal, self._noted = number, now
 
     def _restore(self) -> None:

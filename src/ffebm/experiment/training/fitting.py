@@ -21,13 +21,13 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from rich.console import Console
 from rich.markup import escape
 
-from ffebm.experiment import settings as settings_module
 from ffebm.experiment.architectures import build_model
 from ffebm.experiment.data import Dataset, load
 from ffebm.experiment.environment import describe_environment
 from ffebm.experiment.processes import is_first
 from ffebm.experiment.run import Run, RunError
 from ffebm.experiment.settings import Settings, SettingsError
+from ffebm.experiment.settings import Trainer as TrainerSettings
 from ffebm.experiment.training.checkpoints import AtomicCheckpointIO, Checkpoints, Stopped
 from ffebm.experiment.training.health import Health
 from ffebm.experiment.training.learner import Learner
@@ -38,16 +38,19 @@ def train(settings: Settings, run: Run, console: Console | None = None) -> Learn
     """Train from the beginning, into a fresh folder."""
     console = console or Console(stderr=True)
     learner = prepare(settings)
-    if is_first(settings.trainer.processes):
-        settings.save(run.settings_file)  # first: it is what makes a folder a run
     _fit(learner, run, console, None)
     return learner
 
 
-def resume(run: Run, console: Console | None = None) -> Learner:
-    """Go on with a run from its newest sound checkpoint; one that was not yet reached means from the beginning."""
+def resume(run: Run, console: Console | None = None, root: Path | None = None) -> Learner:
+    """Go on with a run from its newest sound checkpoint; one that was not yet reached means from the beginning.
+
+    Args:
+        root: where the data lies now, if not where it was.
+    """
     console = console or Console(stderr=True)
-    learner = prepare(run.settings())
+    settings = run.settings()
+    learner = prepare(settings if root is None else settings.model_copy(update={"data": settings.data.at(root)}))
     checkpoint, content, damaged = run.newest_checkpoint()
     if checkpoint is None and damaged:
         raise RunError(f"None of the {len(damaged)} checkpoints in {run.checkpoint_folder} is sound; start a new run.")
@@ -98,7 +101,7 @@ def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None) 
     if SLURMEnvironment.detect() and not TorchElasticEnvironment.detect():
         plugins.append(SLURMEnvironment(auto_requeue=False))  # its checkpoints would be taken in the middle of a step
     on_gpu = settings.accelerator in ("auto", "gpu") and torch.cuda.is_available()
-    with run.locked() if first else nullcontext(), _calm():
+    with _calm():
         try:
             trainer = Trainer(
                 accelerator=settings.accelerator,
@@ -125,6 +128,9 @@ def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None) 
             raise SettingsError(f"These trainer settings do not fit this machine: {error}") from None
         if trainer.world_size != settings.processes:
             raise SettingsError(_started(trainer.world_size, settings))
+        if first and not run.settings_file.exists():
+            learner.settings.save(run.settings_file)  # first: it is what makes a folder a run
+    with run.locked() if first else nullcontext(), _calm():
         if first:
             run.tidy()
             run.save_description(learner.dataset.description)
@@ -132,7 +138,7 @@ def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None) 
         try:
             trainer.fit(learner, ckpt_path=checkpoint, weights_only=True)
         except SIGTERMException:  # which came before the first step, to Lightning's own handler
-            raise Stopped(signal.SIGTERM, trainer.global_step) from None
+            raise Stopped(signal.SIGTERM, "before the first step") from None
         except Stopped:
             raise
         except BaseException:
@@ -141,14 +147,14 @@ def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None) 
             raise
 
 
-def _check_processes(trainer: settings_module.Trainer) -> None:
+def _check_processes(trainer: TrainerSettings) -> None:
     """Refuse to be one of several processes that do not know of each other."""
     started = os.environ.get("WORLD_SIZE", "1")
     if TorchElasticEnvironment.detect() and int(started) != trainer.processes:
         raise SettingsError(_started(int(started), trainer))
 
 
-def _started(processes: int, trainer: settings_module.Trainer) -> str:
+def _started(processes: int, trainer: TrainerSettings) -> str:
     return (
         f"{processes} processes were started, but the settings are for {trainer.devices} devices on {trainer.nodes} nodes. "
         "Make trainer.devices and trainer.nodes agree with torchrun's --nproc-per-node and --nnodes, or with SLURM's "
@@ -157,6 +163,10 @@ def _started(processes: int, trainer: settings_module.Trainer) -> str:
 
 
 def _check_batches(settings: Settings, dataset: Dataset) -> None:
+    if settings.data.crop_padding > min(dataset.shape[1:]):
+        raise SettingsError(
+            f"data.crop_padding={settings.data.crop_padding} is more than the images of {dataset.shape[1:]} pixels."
+        )
     parts = settings.trainer.parts
     smallest = len(dataset.train) // -(-len(dataset.train) // settings.trainer.batch)
     if smallest < parts:

@@ -12,6 +12,7 @@ from rich.markup import escape
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ffebm.errors import DivergenceError
 from ffebm.experiment.data import Batch
 from ffebm.experiment.training.learner import HealthError, Learner
 from ffebm.model import FFEBM
@@ -50,7 +51,10 @@ class Health(Callback):
     ) -> None:
         assert isinstance(pl_module, Learner)
         if (trainer.global_step - 1) % self.every == 0 and trainer.is_global_zero:
-            self._report(unsettled(pl_module.model) + frozen(pl_module.model, batch.x[:SAMPLES]))
+            try:
+                self._report(unsettled(pl_module.model) + frozen(pl_module.model, batch.x[:SAMPLES]))
+            except (DivergenceError, ValueError) as error:
+                raise HealthError(f"{error} This was after step {trainer.global_step}.") from None
 
     def _report(self, findings: list[Finding]) -> None:
         known = {(finding.block, finding.kind) for finding in self.found}

@@ -1,43 +1,39 @@
-"""All settings of a training run: read from TOML, overridden by `key=value`, checked, and saved as they were used."""
+"""The settings of a training run, section by section, and what each may be."""
 
 from __future__ import annotations
 
-import difflib
-import json
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self, cast, get_args, get_origin
+from typing import Literal, Self
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from ffebm.experiment.errors import UserError
 from ffebm.experiment.files import write_atomically
 
 DataName = Literal["digits", "cifar10", "cifar100", "imagenet32", "mnist", "fashion-mnist"]
 Order = Literal["odd-even", "even-odd", "output-first", "output-last", "synchronous"]
 
 
-class SettingsError(UserError):
-    """Settings that cannot be used."""
-
-
 class Section(BaseModel):
     """A table of the TOML file. Keys that do not exist are refused, and nothing changes once it is made."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
 
 class Data(Section):
     """What is learnt."""
 
-    name: DataName = "digits"
-    root: Path | None = Field(default=None, description="folder of the data sets; else the environment variable FFEBM_DATA")
+    name: DataName = Field(default="digits", description="the data set")
+    root: Path | None = Field(
+        default=None, strict=False, description="folder of the data sets; else the environment variable FFEBM_DATA"
+    )
     crop_padding: int = Field(default=0, ge=0, description="random crops after padding edges by this many pixels; 0 for none")
     flip: bool = Field(default=False, description="mirror every second image, at random")
     workers: int = Field(default=0, ge=0, description="processes that prepare batches; the batches are the same")
+
+    def at(self, root: Path) -> Data:
+        """The same data in another folder."""
+        return self.model_copy(update={"root": root.expanduser().absolute()})
 
     @field_validator("root")
     @classmethod
@@ -52,7 +48,7 @@ class Model(Section):
     channels: list[int] = Field(default=[16, 16, 32, 32], description="of the convolutional layers, first to last")
     dense: list[int] = Field(default=[], description="units of the fully connected layers behind them")
     pooled: list[int] = Field(default=[3], description="numbers of the layers, from 1, with pooling in front of them")
-    pooling: Literal["max", "average", "soft"] = "max"
+    pooling: Literal["max", "average", "soft"] = Field(default="max", description="over 2 × 2 units")
     split: int | list[int] = Field(default=2, description="layers per block, or the size of every block")
     width: float = Field(
         default=1.0, gt=0, description="scales all channels and dense units; keeps the gain of initial weights"
@@ -86,7 +82,9 @@ class Model(Section):
         if max(self.pooled, default=0) > len(self.channels):
             raise ValueError(f"`pooled` names layer {max(self.pooled)}, but {len(self.channels)} are convolutional")
         if isinstance(self.clamped_outputs, list) and not set(self.clamped_outputs) <= set(range(1, self.blocks + 1)):
-            raise ValueError(f"`clamped_outputs` is {self.clamped_outputs}, but blocks go from 1 to {self.blocks}")
+            raise ValueError(
+                f"`clamped_outputs` is {self.clamped_outputs}, but blocks go from 1 to {self.blocks}; set it to [], too"
+            )
         return self
 
     @property
@@ -103,18 +101,20 @@ class Relaxation(Section):
 
     steps: int = Field(default=20, ge=1, description="sweeps, or their maximum when there is a tolerance")
     tolerance: float | None = Field(default=None, gt=0, description="stop a sample when no unit moves by more than this")
-    order: Order = "odd-even"
+    order: Order = Field(default="odd-even", description="which layers move first")
 
 
 class Gradient(Section):
     """How blocks get their gradient: equilibrium propagation, the paper's implicit differentiation, or others."""
 
-    kind: Literal["ep", "id", "recurrent-backprop", "bptt"] = "ep"
-    steps: int = Field(default=10, ge=1, description="nudged sweeps (ep), recorded ones (id), adjoint iterations")
+    kind: Literal["ep", "id", "recurrent-backprop", "bptt"] = Field(default="ep", description="the estimator")
+    steps: int = Field(
+        default=10, ge=1, description="nudged sweeps (ep), recorded ones (id), adjoint iterations; bptt has none"
+    )
     tolerance: float | None = Field(default=None, gt=0, description="stop those early; relative to beta, or to the error")
     order: Order | None = Field(default=None, description="of those sweeps; none for the one that wastes no half-sweep")
     beta: float = Field(default=0.05, gt=0, description="strength of the nudge (ep)")
-    variant: Literal["centered", "positive", "negative"] = "centered"
+    variant: Literal["centered", "positive", "negative"] = Field(default="centered", description="signs of the nudge (ep)")
     scale: Literal["unit", "paper"] = Field(
         default="unit", description="nudge by the direction of the error, or by its size too (ep)"
     )
@@ -123,10 +123,10 @@ class Gradient(Section):
 class Optimiser(Section):
     """Steps down the gradient; the rate falls to its final value along half a cosine."""
 
-    kind: Literal["adam", "adamw", "sgd"] = "adam"
-    learning_rate: float = Field(default=1e-3, gt=0)
-    final_learning_rate: float = Field(default=1e-6, ge=0)
-    weight_decay: float = Field(default=3e-4, ge=0)
+    kind: Literal["adam", "adamw", "sgd"] = Field(default="adam", description="the algorithm")
+    learning_rate: float = Field(default=1e-3, gt=0, description="at the first step")
+    final_learning_rate: float = Field(default=1e-6, ge=0, description="at the last step")
+    weight_decay: float = Field(default=3e-4, ge=0, description="added to the gradient; in adamw, taken from the weights")
     momentum: float = Field(default=0.9, ge=0, lt=1, description="of sgd; Adam has its own")
     clip: float | None = Field(default=None, gt=0, description="largest norm of a gradient, all parameters together")
 
@@ -134,13 +134,13 @@ class Optimiser(Section):
 class Trainer(Section):
     """How long, on what, and how safely."""
 
-    epochs: int = Field(default=10, ge=1)
+    epochs: int = Field(default=10, ge=1, description="passes through the training images")
     batch: int = Field(default=64, ge=1, description="samples per step, over all devices and accumulated parts together")
     accumulate: int = Field(default=1, ge=1, description="parts a batch is cut into, one after the other, to save memory")
-    test_batch: int = Field(default=500, ge=1)
-    accelerator: Literal["auto", "cpu", "gpu", "mps"] = "auto"
+    test_batch: int = Field(default=500, ge=1, description="images tested at once, in each process")
+    accelerator: Literal["auto", "cpu", "gpu", "mps"] = Field(default="auto", description="what to compute on")
     devices: int = Field(default=1, ge=1, description="processes per node, each with a share of every batch (DDP)")
-    nodes: int = Field(default=1, ge=1)
+    nodes: int = Field(default=1, ge=1, description="machines")
     threads: int | None = Field(default=None, ge=1, description="CPU threads per process; none shares all cores out")
     precision: Literal["32-true", "bf16-mixed", "64-true"] = Field(
         default="32-true", description="blocks keep 32 bits in bf16-mixed"
@@ -190,7 +190,7 @@ class Settings(Section):
     """Everything that a run depends on."""
 
     description: str = ""
-    seed: int = Field(default=0, ge=0, lt=2**31)
+    seed: int = Field(default=0, ge=0, lt=2**31, description="of weights, order, crops and flips")
     data: Data = Data()
     model: Model = Model()
     relaxation: Relaxation = Relaxation()
@@ -201,114 +201,3 @@ class Settings(Section):
 
     def save(self, path: Path) -> None:
         write_atomically(path, tomli_w.dumps(self.model_dump(mode="json", exclude_none=True)).encode())
-
-
-def read_settings(path: Path, overrides: Iterable[str] = ()) -> Settings:
-    """The settings in a TOML file, with some of them overridden."""
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise SettingsError(f"There is no file {path}.") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"{path} is not a readable TOML file: {error}.") from None
-    return settings_from(content, overrides, path.name)
-
-
-def settings_from(content: Mapping[str, Any], overrides: Iterable[str] = (), source: str = "the settings") -> Settings:
-    """Check what a TOML file held. Overrides are `section.key=value`, with the value as in TOML, or bare text."""
-    checked(content, source)  # so that an error is told where it was made
-    merged = {key: dict(value) if isinstance(value, Mapping) else value for key, value in content.items()}
-    overrides = list(overrides)
-    for override in overrides:
-        key, sign, value = override.partition("=")
-        if not sign:
-            raise SettingsError(f"`{override}` is no setting: write it as key=value, for example model.width=0.5.")
-        *sections, last = key.strip().split(".")
-        table: dict[str, Any] = merged
-        for section in sections:
-            if not isinstance(table.get(section), dict):
-                table[section] = {}  # where a value belongs, the check will say so
-            table = table[section]
-        table[last] = _parsed(value.strip())
-    return checked(merged, "the command line" if overrides else source)
-
-
-def checked(content: Mapping[str, Any], source: str) -> Settings:
-    try:
-        return Settings.model_validate(content)
-    except ValidationError as error:
-        raise SettingsError("\n".join(_explain(cast(dict[str, Any], item), source) for item in error.errors())) from None
-
-
-def _parsed(text: str) -> Any:
-    """A value as TOML writes it; `none` for no value; any other text stands for itself."""
-    if text.lower() == "none":
-        return None
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-def _explain(error: Mapping[str, Any], source: str) -> str:
-    """A sentence on one finding of pydantic."""
-    path = [str(part) for part in error["loc"]]
-    if error["type"] == "extra_forbidden":
-        section = f" in [{'.'.join(path[:-1])}]" if path[:-1] else ""
-        return f"Unknown key `{path[-1]}`{section} of {source}{_suggestion(path)}"
-    key = ".".join(part for part in path if part in _KEYS or part.isidentifier()) or "settings"
-    message = error["msg"].removeprefix("Value error, ")
-    got = error["input"]
-    shown = "" if isinstance(got, dict | BaseModel) else f", got {got!r}"
-    return f"`{key}` of {source}: {message[0].lower()}{message[1:]}{shown}."
-
-
-def _suggestion(path: list[str]) -> str:
-    """The known key that comes closest: in the same section first, then anywhere."""
-    prefix = ".".join(path[:-1])
-    siblings = {key.rpartition(".")[2]: key for key in _KEYS if key.rpartition(".")[0] == prefix}
-    close = difflib.get_close_matches(path[-1], siblings, n=1)
-    if close:
-        return f"; did you mean `{close[0]}`?"
-    elsewhere = [key for key in _KEYS if key.rpartition(".")[2] == path[-1]]
-    elsewhere += difflib.get_close_matches(".".join(path), _KEYS, n=1)
-    if elsewhere:
-        return f"; did you mean `{elsewhere[0]}`?"
-    return f"; there are {', '.join(f'`{key}`' for key in siblings)}." if siblings else "."
-
-
-def _fields(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Every setting, dotted; a section comes before what is in it."""
-    for name, info in section.model_fields.items():
-        yield prefix + name, info
-        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
-            yield from _fields(info.annotation, f"{prefix}{name}.")
-
-
-def documented(section: str = "") -> str:
-    """Every setting with its default, and a comment on what it is and may be: a TOML file to start from."""
-    lines: list[str] = []
-    for key, info in _fields(Settings):
-        name = key.rpartition(".")[2]
-        if key.startswith(("paper", "description")) or not key.startswith(section):
-            continue
-        if isinstance(info.default, Section):
-            doc = (type(info.default).__doc__ or "").splitlines()[0]
-            lines += ["", f"# {doc}", f"[{key}]"]
-            continue
-        text = f"# {name} = …" if info.default is None else f"{name} = {json.dumps(info.default)}"  # TOML writes these alike
-        remark = "; ".join(part for part in (info.description, _values(info)) if part)
-        lines.append(f"{text:36}  # {remark}".rstrip(" #"))
-    return "\n".join(lines).strip() + "\n"
-
-
-def _values(info: FieldInfo) -> str:
-    """What a setting may be, where its default does not say."""
-    kinds = [get_args(kind) for kind in (info.annotation, *get_args(info.annotation)) if get_origin(kind) is Literal]
-    choices = " | ".join(str(choice) for group in kinds for choice in group)
-    signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-    limits = [f"{sign} {getattr(part, name)}" for part in info.metadata for name, sign in signs.items() if hasattr(part, name)]
-    return choices or ", ".join(limits)
-
-
-_KEYS = [key for key, _ in _fields(Settings)]

@@ -1,0 +1,7 @@
+"""All settings of a training run: read from TOML, overridden by `key=value`, checked, and saved as they were used."""
+
+from ffebm.experiment.settings.reading import SettingsError, read_settings, settings_from
+from ffebm.experiment.settings.reference import documented
+from ffebm.experiment.settings.sections import Gradient, Model, Settings, Trainer
+
+__all__ = ["Gradient", "Model", "Settings", "SettingsError", "Trainer", "documented", "read_settings", "settings_from"]
