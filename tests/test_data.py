@@ -169,7 +169,7 @@ def test_refuses_noise(tmp_path: Path) -> None:
 
 
 def test_refuses_an_empty_or_absent_folder(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"data_batch_1 is missing.* official files"):
+    with pytest.raises(DataError, match=r"holds no cifar-10-batches-py\. `ffebm data fetch cifar10 --data"):
         load("cifar10", tmp_path)
     with pytest.raises(DataError, match="does not exist"):
         load("cifar10", tmp_path / "nowhere")

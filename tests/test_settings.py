@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import tomllib
 from contextlib import suppress
 from pathlib import Path
@@ -54,6 +55,15 @@ def test_presets_build_the_net_they_name(name: str) -> None:
     x = torch.rand(2, *shape)
     model(x, torch.tensor([0, 1])).losses.mean().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_the_small_preset_is_what_was_measured() -> None:
+    """`make cifar10` trains cifar10-l12-bs2 with overrides, which this preset spares."""
+    script = runpy.run_path(str(Path(__file__).parent.parent / "benchmarks" / "cifar10_small.py"))
+    name, *overrides = script["SETTINGS"]
+    measured = read_preset(name, [o for o in overrides if not o.startswith("trainer.threads")])
+    small = read_preset("cifar10-small")
+    assert small == measured.model_copy(update={"description": small.description, "paper": None})
 
 
 def test_presets_follow_the_paper_where_rows_differ() -> None:
