@@ -22,7 +22,7 @@ from ffebm.experiment.run import Run
 
 SETTINGS = (
     "digits",
-    "trainer.epochs=10",
+    "trainer.epochs=30",
     "trainer.batch=32",
     "trainer.threads=1",
     "trainer.accelerator=cpu",
