@@ -29,7 +29,7 @@ def save_curves(rows: Sequence[Mapping[str, float]], path: Path, title: str) -> 
     loss.set_ylabel("loss")
     residual.plot(epochs, [max(row["residual"], 1e-9) for row in rows], color=TEST, marker=marker, markersize=4)
     residual.set_yscale("log")
-    residual.set_ylabel("residual of the last sweep, worst block")
+    residual.set_ylabel("residual, worst block")
     for axes in (loss, accuracy, residual):
         axes.set_xlabel("epoch")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
