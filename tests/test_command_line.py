@@ -159,6 +159,19 @@ def test_pictures_of_any_size_and_colour_are_taken(run: Path, tmp_path: Path, mo
     assert "b.jpg" in shown
 
 
+def test_deep_and_transparent_pictures_look_as_they_are_seen(tmp_path: Path) -> None:
+    """16 bits are scaled, not clipped; what is transparent is white."""
+    from ffebm.experiment.prediction import read_image
+
+    grey = np.arange(64, dtype=np.uint8).reshape(8, 8) * 4
+    Image.fromarray(grey).save(tmp_path / "8.png")
+    Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "16.png")
+    shallow, deep = (read_image(tmp_path / f"{bits}.png", (1, 8, 8)) for bits in (8, 16))
+    assert torch.equal(shallow, deep)
+    Image.new("RGBA", (8, 8), (0, 0, 0, 0)).save(tmp_path / "clear.png")
+    assert (read_image(tmp_path / "clear.png", (3, 8, 8)) == 255).all()
+
+
 def test_data_is_checked(tmp_path: Path) -> None:
     folder = write_cifar10(tmp_path)
     assert "partial" in call("data", "check", tmp_path)
