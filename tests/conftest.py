@@ -14,3 +14,4 @@ settings.load_profile("ffebm")
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # again: a training run chooses for itself

@@ -28,6 +28,7 @@ TINY = [
     "trainer.epochs=1",
     "trainer.batch=256",
     "trainer.accelerator=cpu",
+    "trainer.threads=1",
 ]
 
 
