@@ -150,9 +150,9 @@ def test_the_library_imports_torch_alone() -> None:
         "for module in pkgutil.walk_packages(ffebm.__path__, 'ffebm.'):\n"
         "    if not module.name.startswith(('ffebm.experiment', 'ffebm.__main__')):\n"
         "        importlib.import_module(module.name)\n"
-        "[getattr(ffebm, name) for name in ffebm.__all__]\n"
+        "print(len([getattr(ffebm, name) for name in ffebm.__all__]))\n"
     )
-    run(sys.executable, "-c", code)
+    assert run(sys.executable, "-c", code) == f"{len(ffebm.__all__)}\n"
 
 
 def test_every_public_name_has_a_home() -> None:

@@ -7,8 +7,9 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
@@ -38,6 +39,7 @@ app.add_typer(data_app, name="data")
 
 notes = Console(stderr=True)  # progress and remarks
 out = Console()  # results
+LOADING = "Loading torch and Lightning …"
 
 DataOption = Annotated[
     Path | None,
@@ -96,32 +98,44 @@ def train(
                 "A resumed run keeps its settings: give --resume alone, or with --data if that has moved. "
                 "To change settings, start a new run from its settings.toml."
             )
-        _train(None, data, resume)
+        _resume(resume, data)
     else:
         from ffebm.experiment.preset import DEFAULT, read_preset_or_file
 
         settings = read_preset_or_file(source, given)
         if settings.data.root is None and settings.data.name != "digits" and (named := os.environ.get("FFEBM_DATA")):
             settings = settings.model_copy(update={"data": settings.data.at(Path(named))})  # so that the run can be made again
-        _train(settings, output, Path(source).stem if source else DEFAULT)
+        _start(settings, output, Path(source).stem if source else DEFAULT)
 
 
-def _train(settings: Settings | None, folder: Path | None, name_or_run: Any) -> None:
-    """Train into `folder` from settings; or go on with a run, whose data is in `folder` now."""
-    with notes.status("Loading torch and Lightning …"):
-        from ffebm.experiment.run import Run, remake_command, resume_command
-        from ffebm.experiment.training import Stopped, resume, train
+def _start(settings: Settings, output: Path | None, name: str) -> None:
+    with notes.status(LOADING):
+        from ffebm.experiment.run import Run
+        from ffebm.experiment.training import train
 
-    if settings is None:
-        run = Run.open(name_or_run)
-        first = is_first(run.settings().trainer.processes)
-    else:
-        first = is_first(settings.trainer.processes)
-        run = Run.create(folder, name_or_run) if first else Run(folder or Path("runs"))  # only the first process writes
+    first = is_first(settings.trainer.processes)
+    run = Run.create(output, name) if first else Run(output or Path("runs"))  # only the first process writes
+    _follow(run, first, lambda: train(settings, run, notes))
+
+
+def _resume(folder: Path, data: Path | None) -> None:
+    with notes.status(LOADING):
+        from ffebm.experiment.run import Run
+        from ffebm.experiment.training import resume
+
+    run = Run.open(folder)
+    _follow(run, is_first(run.settings().trainer.processes), lambda: resume(run, notes, data))
+
+
+def _follow(run: Run, first: bool, training: Callable[[], Learner]) -> None:
+    """Train, and say where the results go, how it went, and how to go on."""
+    from ffebm.experiment.run import remake_command, resume_command
+    from ffebm.experiment.training import Stopped
+
     if first:
         notes.print(f"Run folder: [bold]{escape(str(run.folder))}[/]", highlight=False)
     try:
-        learner = resume(run, notes, folder) if settings is None else train(settings, run, notes)
+        learner = training()
     except Stopped as stop:
         if first:
             notes.print(f"{stop} Go on with: [bold]{escape(resume_command(run))}[/]", highlight=False)

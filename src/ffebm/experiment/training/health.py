@@ -12,6 +12,7 @@ from rich.markup import escape
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ffebm.block import EnergyBlock
 from ffebm.errors import DivergenceError
 from ffebm.experiment.data import Batch
 from ffebm.experiment.training.learner import HealthError, Learner
@@ -78,32 +79,25 @@ def not_finite(model: FFEBM, step: int) -> str:
 
 def without_error(model: FFEBM) -> list[Finding]:
     """Blocks at whose input the gradient is zero: nothing below them learns."""
-    return [
-        Finding(
-            block.energy.label,
-            "no error",
-            f"{block.energy.label} passes no error signal on: all gradients of the stage before it are zero. Its units are "
-            "saturated, or get none from above. Try a lower optimiser.learning_rate, a smaller model.variance, or "
-            "model.clamped_outputs=[].",
-        )
-        for stage, block in model.chain
-        if _all_zero(stage)
-    ]
+    message = (
+        "passes no error signal on: all gradients of the stage before it are zero. Its units are saturated, or get none from "
+        "above. Try a lower optimiser.learning_rate, a smaller model.variance, or model.clamped_outputs=[]."
+    )
+    return [_finding(block, "no error", message) for stage, block in model.chain if _all_zero(stage)]
 
 
 def unsettled(model: FFEBM) -> list[Finding]:
     """Blocks that were still moving after their last sweep, by the mean over the last batch."""
-    return [
-        Finding(
-            block.energy.label,
-            "unsettled",
-            f"{block.energy.label} does not settle: units still move by {block.residual.mean():.2g} in the last of "
-            f"{block.relax.steps} sweeps, so its gradient is not one of an equilibrium. Try more relaxation.steps, a lower "
-            "optimiser.learning_rate, a smaller model.variance, or average pooling.",
-        )
-        for _, block in model.chain
-        if block.residual is not None and block.residual.mean() > UNSETTLED
-    ]
+    moves = [(block, float(block.residual.mean())) for _, block in model.chain if block.residual is not None]
+    message = (
+        "does not settle: units still move by {:.2g} in the last of {} sweeps, so its gradient is not one of an equilibrium. "
+        "Try more relaxation.steps, a lower optimiser.learning_rate, a smaller model.variance, or average pooling."
+    )
+    return [_finding(block, "unsettled", message.format(by, block.relax.steps)) for block, by in moves if by > UNSETTLED]
+
+
+def _finding(block: EnergyBlock, kind: str, message: str) -> Finding:
+    return Finding(block.energy.label, kind, f"{block.energy.label} {message}")
 
 
 @torch.no_grad()
