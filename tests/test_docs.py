@@ -171,6 +171,8 @@ def test_every_module_is_on_the_way_that_imports_go() -> None:
         "pooling",
         "interaction",
         "energy",
+        "currents",
+        "portions",
         "nudge",
         "relaxation",
         "gradient",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -26,6 +26,36 @@ class Activation:
     name: str
     sigma: Callable[[Tensor], Tensor]
     potential: Callable[[Tensor], Tensor]  # elementwise, same shape as its argument
+    slope: float | None = None  # where σ is a straight line of this slope, cut off outside [low, high]
+    low: float = -math.inf
+    high: float = math.inf
+
+    def step(self, v: Tensor, s: Tensor, omega: float = 1.0) -> Tensor:
+        r"""The next state of a layer in state `s` under the current `v`: ω times the way to $\sigma(v)$, inside the box.
+
+        Where σ is straight, the way goes to $a v$ before it is cut off. That is projected over-relaxation, which for ω
+        between 0 and 2 never raises the energy; going to the cut-off value would crawl along the walls of the box.
+        """
+        if omega == 1:
+            return self.sigma(v)
+        return self._inside(torch.lerp(s, self.sigma(v) if self.slope is None else self.slope * v, omega))
+
+    def step_(self, v: Tensor, s: Tensor, omega: float = 1.0) -> Tensor:
+        """`step`, which may overwrite `v`: for sweeps that nobody records."""
+        if self.slope is None:
+            return self.step(v, s, omega)
+        if self.slope != 1:
+            v.mul_(self.slope)
+        if omega != 1:
+            torch.lerp(s, v, omega, out=v)
+        return v if self._open else v.clamp_(self.low, self.high)
+
+    def _inside(self, s: Tensor) -> Tensor:
+        return s if self._open else s.clamp(self.low, self.high)
+
+    @property
+    def _open(self) -> bool:
+        return (self.low, self.high) == (-math.inf, math.inf)
 
     def __repr__(self) -> str:
         return self.name
@@ -43,23 +73,24 @@ def clamp(slope: float = 1.0, low: float = 0.0, high: float = 1.0) -> Activation
     if not low < high:
         raise ValueError(f"`low` must be below `high`, got [{low}, {high}]: the layer would have no room to move.")
     box = "" if (low, high) == (0.0, 1.0) else f", low={low:g}, high={high:g}"
-    return Activation(f"clamp(slope={slope:g}{box})", partial(_clamp, slope, low, high), partial(_parabola, slope))
+    sigma, potential = partial(_clamp, slope, low, high), partial(_parabola, slope)
+    return Activation(f"clamp(slope={slope:g}{box})", sigma, potential, slope, low, high)
 
 
 def identity(slope: float = 1.0) -> Activation:
     r"""The unclamped activation $\sigma(v) = a v$ with $G(s) = s^2 / 2a$; the paper leaves block outputs like this."""
     name = "identity" if slope == 1 else f"identity(slope={slope:g})"
-    return Activation(name, clamp(slope, -math.inf, math.inf).sigma, partial(_parabola, slope))
+    return replace(clamp(slope, -math.inf, math.inf), name=name)
 
 
 def sigmoid() -> Activation:
     r"""The logistic function, with the negative entropy $G(s) = s \ln s + (1 - s) \ln(1 - s)$."""
-    return Activation("sigmoid", torch.sigmoid, _negative_entropy)
+    return Activation("sigmoid", torch.sigmoid, _negative_entropy, low=0.0, high=1.0)
 
 
 def tanh() -> Activation:
     r"""The hyperbolic tangent, with $G(s) = s\,\mathrm{artanh}(s) + \tfrac12 \ln(1 - s^2)$."""
-    return Activation("tanh", torch.tanh, _tanh_potential)
+    return Activation("tanh", torch.tanh, _tanh_potential, low=-1.0, high=1.0)
 
 
 # The potentials are module-level functions, not closures, so that a model can be pickled and copied.

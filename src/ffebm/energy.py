@@ -75,6 +75,16 @@ class Energy(nn.Module, ABC):
         r"""A value per sample, shape (B,), whose derivative to `x` and the parameters is that of $E(high) - E(low)$."""
         return self._checked(high, x) - self._checked(low, x)
 
+    def contrast_gradient(self, high: State, low: State, x: Tensor, weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        r"""The derivative of $\sum_b w_b (E_b(high) - E_b(low))$ to `x` and, by name, to the parameters that want one."""
+        wanted = {name: p for name, p in self.named_parameters() if p.requires_grad}
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            total = (weights * self.contrast(high, low, x)).sum()
+            # Zeros, not None, for a parameter that plays no part: DDP waits for a gradient of every parameter.
+            grad_x, *grads = torch.autograd.grad(total, (x, *wanted.values()), allow_unused=True, materialize_grads=True)
+        return grad_x, dict(zip(wanted, grads, strict=True))
+
     def _checked(self, state: State, x: Tensor) -> Tensor:
         """`forward`, of which a wrong shape would go unnoticed: sums and products broadcast."""
         energies = self(state, x)
@@ -151,6 +161,11 @@ class Hopfield(Energy):
             for activation, shape in zip(self.activations, shapes, strict=True)
         )
 
+    @property
+    def starts_blank(self) -> bool:
+        """Whether every layer starts at zero."""
+        return all(activation.slope is not None and activation.low <= 0 <= activation.high for activation in self.activations)
+
     def drive(self, state: State, x: Tensor, layer: int) -> Tensor:
         edges = self.edges
         current = x if layer == 0 else edges[layer - 1].up(state[layer - 1])
@@ -172,9 +187,24 @@ class Hopfield(Energy):
             contrast = contrast + edge.contrast((ends[0], ends[1]), (ends[2], ends[3]))
         return contrast
 
+    def contrast_gradient(self, high: State, low: State, x: Tensor, weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        sums: dict[Tensor, Tensor] = {}  # by parameter: one may serve several edges
+        for edge, *ends in zip(self.edges, high[:-1], high[1:], low[:-1], low[1:], strict=True):
+            held = dict(edge.named_parameters())
+            for name, gradient in edge.contrast_gradient((ends[0], ends[1]), (ends[2], ends[3]), weights).items():
+                sums[held[name]] = sums[held[name]] + gradient if held[name] in sums else gradient
+        grad_x = (low[0] - high[0]) * per_sample(weights, x)
+        wanted = {name: p for name, p in self.named_parameters() if p.requires_grad}
+        return grad_x, {name: sums[p] if p in sums else torch.zeros_like(p) for name, p in wanted.items()}
+
     def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
         ups = [edge.macs(below) for edge, below in zip(self.edges, self.layer_shapes(shape), strict=False)]
         return None if None in ups else 2 * sum(macs for macs in ups if macs is not None)  # each edge up and down
+
+
+def per_sample(weights: Tensor, like: Tensor) -> Tensor:
+    """`weights` of shape (B,), viewed so that they scale the samples of `like`."""
+    return weights.view(-1, *[1] * (like.dim() - 1))
 
 
 def _outside_inference(t: Tensor) -> Tensor:

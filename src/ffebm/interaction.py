@@ -9,6 +9,7 @@ from typing import NamedTuple, final
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.grad import conv2d_weight
 
 from ffebm.checks import check_size
 from ffebm.pooling import Pool
@@ -54,6 +55,20 @@ class Interaction(nn.Module, ABC):
         """
         return self(*high) - self(*low)
 
+    def contrast_gradient(self, high: Ends, low: Ends, weights: Tensor) -> dict[str, Tensor]:
+        """The derivative of the weighted sum of `contrast` over the samples, for those parameters that want one."""
+        wanted = {name: p for name, p in self.named_parameters() if p.requires_grad}
+        if not wanted:
+            return {}
+        with torch.enable_grad():
+            total = (weights * self.contrast(high, low)).sum()
+            grads = torch.autograd.grad(total, list(wanted.values()), allow_unused=True, materialize_grads=True)
+        return dict(zip(wanted, grads, strict=True))
+
+    def _holds_only(self, *names: str) -> bool:
+        """Whether the parameters are these and no others: a parametrised weight is a function of one, not one itself."""
+        return all(name in names for name, _ in self.named_parameters())
+
     def macs(self, shape: Shape) -> int | None:
         """Multiply-accumulates of one `up` for one sample, or None where they are not known."""
         return None
@@ -80,6 +95,18 @@ class Dense(Interaction):
         pre, post = _mean_and_difference(high[0], low[0]), _mean_and_difference(high[1], low[1])
         return -dot(post.difference, self.up(pre.mean)) - dot(post.mean, F.linear(pre.difference.flatten(1), self.weight))
 
+    def contrast_gradient(self, high: Ends, low: Ends, weights: Tensor) -> dict[str, Tensor]:
+        if not self._holds_only("weight", "bias"):
+            return super().contrast_gradient(high, low, weights)
+        pre, post = _mean_and_difference(high[0], low[0]), _mean_and_difference(high[1], low[1])
+        weighted = _Pair(*(-weights.unsqueeze(1) * part for part in post))
+        gradients: dict[str, Tensor] = {}
+        if self.weight.requires_grad:
+            gradients["weight"] = weighted.difference.mT @ pre.mean.flatten(1) + weighted.mean.mT @ pre.difference.flatten(1)
+        if self.bias is not None and self.bias.requires_grad:
+            gradients["bias"] = weighted.difference.sum(0)
+        return gradients
+
     def out_shape(self, shape: Shape) -> Shape:
         out_features, in_features = self.weight.shape
         if math.prod(shape) != in_features:
@@ -95,6 +122,14 @@ class Dense(Interaction):
     def extra_repr(self) -> str:
         out_features, in_features = self.weight.shape
         return f"{in_features}, {out_features}, bias={self.bias is not None}"
+
+
+class Visit(NamedTuple):
+    """What a convolutional edge computed on the way up."""
+
+    convolved: Tensor
+    pooled: Tensor
+    positions: Tensor | None  # of the pooling
 
 
 @final
@@ -127,8 +162,13 @@ class Convolution(Interaction):
         u = self._convolve(pre)
         return u if self.pool is None else self.pool(u)
 
-    def down(self, pre: Tensor, post: Tensor) -> Tensor:
-        post = self._unpool(pre, post)
+    def visit(self, pre: Tensor) -> Visit:
+        """`up`, with all that `down` can reuse of it."""
+        u = self._convolve(pre)
+        return Visit(u, u, None) if self.pool is None else Visit(u, *self.pool.pooled(u))
+
+    def down(self, pre: Tensor, post: Tensor, visit: Visit | None = None) -> Tensor:
+        post = self._unpool(pre, post, visit)
         kernel = self.weight.shape[-1]
         # A strided convolution drops the last rows that do not fill a window; the transpose gives them back, as zeros.
         lost = [(size + 2 * self.padding - kernel) % self.stride for size in pre.shape[2:]]
@@ -142,6 +182,25 @@ class Convolution(Interaction):
             pre = _mean_and_difference(high[0], low[0])
         change = F.conv2d(pre.difference, self.weight, None, self.stride, self.padding)
         return -dot(unpooled.difference, self._convolve(pre.mean)) - dot(unpooled.mean, change)
+
+    def contrast_gradient(self, high: Ends, low: Ends, weights: Tensor) -> dict[str, Tensor]:
+        if not self._holds_only("weight", "bias"):
+            return super().contrast_gradient(high, low, weights)
+        weights = -weights.view(-1, 1, 1, 1)
+        unpooled = _mean_and_difference(self._unpool(*high), self._unpool(*low))
+        pre = _mean_and_difference(high[0], low[0])
+        change = weights * unpooled.difference
+        gradients: dict[str, Tensor] = {}
+        if self.weight.requires_grad:
+            gradients["weight"] = self._correlate(pre.mean, change)
+            gradients["weight"] += self._correlate(pre.difference, weights * unpooled.mean)
+        if self.bias is not None and self.bias.requires_grad:
+            gradients["bias"] = change.sum((0, 2, 3))
+        return gradients
+
+    def _correlate(self, pre: Tensor, post: Tensor) -> Tensor:
+        """The derivative of post · (weight ⋆ pre) with respect to the weight, without computing the convolution itself."""
+        return conv2d_weight(pre, list(self.weight.shape), post, self.stride, self.padding)
 
     def out_shape(self, shape: Shape) -> Shape:
         out_channels, in_channels = self.weight.shape[:2]
@@ -165,9 +224,14 @@ class Convolution(Interaction):
     def _convolve(self, pre: Tensor) -> Tensor:
         return F.conv2d(pre, self.weight, self.bias, self.stride, self.padding)
 
-    def _unpool(self, pre: Tensor, post: Tensor) -> Tensor:
+    def _unpool(self, pre: Tensor, post: Tensor, visit: Visit | None = None) -> Tensor:
         """The current that `post` sends back through the pooling, onto the convolved image."""
-        return post if self.pool is None else self.pool.transpose(self._convolve(pre), post)
+        if self.pool is None:
+            return post
+        u = self._convolve(pre) if visit is None else visit.convolved
+        if visit is None or visit.positions is None:
+            return self.pool.transpose(u, post)
+        return self.pool.transpose(u, post, visit.positions)
 
     def _convolved(self, shape: Shape) -> list[int]:
         kernel = self.weight.shape[-1]
@@ -193,4 +257,4 @@ def _mean_and_difference(high: Tensor, low: Tensor) -> _Pair:
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
     """The scalar product of every sample, shape (B,)."""
-    return (a * b).flatten(1).sum(1)
+    return (a * b).sum(tuple(range(1, a.dim())))  # flattening a channels-last image would copy it

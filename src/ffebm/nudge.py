@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from ffebm.energy import State
+from ffebm.energy import State, per_sample
 
 
 class Cost(Protocol):
@@ -24,6 +25,10 @@ class Nudge(ABC):
     @abstractmethod
     def force(self, state: State, layer: int) -> Tensor | None:
         """What a sweep subtracts from the drive of this layer (0-based); None for a layer that is left alone."""
+
+    def part(self, samples: slice) -> Nudge | None:
+        """The nudge of these samples alone, or None where that cannot be told: then all relax together."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -41,8 +46,14 @@ class Stationary(Nudge):
     deltas: tuple[Tensor | None, ...]
 
     def force(self, state: State, layer: int) -> Tensor | None:
-        delta = self.deltas[layer]
-        return None if delta is None else per_sample(self.beta, delta) * delta
+        return self._forces[layer]
+
+    def part(self, samples: slice) -> Stationary:
+        return Stationary(self.beta[samples], tuple(d if d is None else d[samples] for d in self.deltas))
+
+    @cached_property
+    def _forces(self) -> tuple[Tensor | None, ...]:
+        return tuple(d if d is None else per_sample(self.beta, d) * d for d in self.deltas)
 
 
 @dataclass(frozen=True)
@@ -64,7 +75,5 @@ class Elastic(Nudge):
             (gradient,) = torch.autograd.grad(self.cost(output, self.y).sum(), output)
         return per_sample(self.beta, gradient) * gradient
 
-
-def per_sample(weights: Tensor, like: Tensor) -> Tensor:
-    """`weights` of shape (B,), viewed so that they scale the samples of `like`."""
-    return weights.view(-1, *[1] * (like.dim() - 1))
+    def part(self, samples: slice) -> Elastic:
+        return Elastic(self.beta[samples], self.cost, self.y[samples])

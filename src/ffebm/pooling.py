@@ -30,8 +30,12 @@ class Pool(nn.Module, ABC):
     def forward(self, u: Tensor) -> Tensor: ...
 
     @abstractmethod
-    def transpose(self, u: Tensor, g: Tensor) -> Tensor:
-        r"""$\partial_u (g \cdot \mathcal P(u))$, of the shape of `u`."""
+    def transpose(self, u: Tensor, g: Tensor, positions: Tensor | None = None) -> Tensor:
+        r"""$\partial_u (g \cdot \mathcal P(u))$, of the shape of `u`; `positions` are what `pooled` gave for it."""
+
+    def pooled(self, u: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The pooled image, and what `transpose` can reuse of the work; None where there is nothing."""
+        return self(u), None
 
     def out_size(self, size: int) -> int:
         """Height (or width) after pooling `size` pixels."""
@@ -47,10 +51,14 @@ class MaxPool(Pool):
     def forward(self, u: Tensor) -> Tensor:
         return F.max_pool2d(u, self.window, self.stride)
 
-    def transpose(self, u: Tensor, g: Tensor) -> Tensor:
+    def pooled(self, u: Tensor) -> tuple[Tensor, Tensor | None]:
+        return F.max_pool2d(u, self.window, self.stride, return_indices=True)
+
+    def transpose(self, u: Tensor, g: Tensor, positions: Tensor | None = None) -> Tensor:
         # The backward kernel itself, not max_unpool2d: that one overwrites where windows overlap instead of adding.
         window, stride = [self.window] * 2, [self.stride] * 2
-        _, positions = F.max_pool2d(u.detach(), self.window, self.stride, return_indices=True)
+        if positions is None:
+            _, positions = self.pooled(u.detach())
         return torch.ops.aten.max_pool2d_with_indices_backward(g, u, window, stride, [0, 0], [1, 1], False, positions)
 
 
@@ -60,7 +68,7 @@ class AveragePool(Pool):
     def forward(self, u: Tensor) -> Tensor:
         return F.avg_pool2d(u, self.window, self.stride)
 
-    def transpose(self, u: Tensor, g: Tensor) -> Tensor:
+    def transpose(self, u: Tensor, g: Tensor, positions: Tensor | None = None) -> Tensor:
         window, stride = [self.window] * 2, [self.stride] * 2
         return torch.ops.aten.avg_pool2d_backward(g, u, window, stride, [0, 0], False, True, None)
 
@@ -73,7 +81,7 @@ class SoftPool(Pool):
         pooled = (windows.softmax(2) * windows).sum(2)  # (B, C, positions)
         return pooled.unflatten(2, (self.out_size(u.shape[2]), self.out_size(u.shape[3])))
 
-    def transpose(self, u: Tensor, g: Tensor) -> Tensor:
+    def transpose(self, u: Tensor, g: Tensor, positions: Tensor | None = None) -> Tensor:
         windows = self._windows(u)
         weights = windows.softmax(2)
         pooled = (weights * windows).sum(2, keepdim=True)

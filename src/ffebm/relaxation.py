@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, NoReturn, get_args
 
@@ -12,10 +12,13 @@ import torch
 from torch import Tensor
 
 from ffebm.checks import check_choice, check_size
-from ffebm.energy import Energy, State
+from ffebm.currents import Currents
+from ffebm.energy import Energy, Hopfield, State, per_sample
 from ffebm.errors import DivergenceError
-from ffebm.nudge import Nudge, per_sample
+from ffebm.nudge import Nudge
+from ffebm.portions import portions
 
+Sweep = Callable[[State], State]
 Observer = Callable[[int, State], None]  # called with the number of sweeps done, from 0, and the state
 Order = Literal["odd-even", "even-odd", "output-first", "output-last", "synchronous"]
 
@@ -65,15 +68,69 @@ class Relaxation(ABC):
         start: State | None = None,
         nudge: Nudge | None = None,
         observer: Observer | None = None,
+        copies: int = 1,
     ) -> Relaxed:
-        """Relax from `start` (default: the energy's own), tilted by `nudge`; `observer` sees every state on the way."""
+        """Relax from `start` (default: the energy's own), tilted by `nudge`; `observer` sees every state on the way.
+
+        Args:
+            copies: how many times `x` and `start` hold the same samples, one after the other; what these have in common before
+                a nudge parts them is then computed once.
+        """
         check_input(energy, x)
-        start = energy.init_state(x) if start is None else start
-        check_state(energy, start, x)
-        relaxed = iterate(lambda state: self.sweep(energy, state, x, nudge), start, self.steps, self.tolerance, observer)
+        if start is not None:
+            check_state(energy, start, x)
+        if torch.is_grad_enabled() and any(t.requires_grad for t in (x, *energy.parameters(), *(start or ()))):
+            return self._relax(energy, x, start, nudge, observer, recorded=True)
+        parts = [slice(None)]
+        if observer is None:
+            sample = (x[:1], *(energy.init_state(x[:1]) if start is None else (s[:1] for s in start)))
+            parts = portions(len(x), sample)
+        nudges = [None if nudge is None else nudge.part(part) for part in parts]
+        if nudge is not None and None in nudges:
+            parts, nudges = [slice(None)], [nudge]
+        if len(parts) == 1:
+            return self._relax(energy, x, start, nudges[0], observer, copies=copies)
+        return _joined(
+            [
+                self._relax(energy, x[part], None if start is None else tuple(s[part] for s in start), tilt, None)
+                for part, tilt in zip(parts, nudges, strict=True)
+            ]
+        )
+
+    def unrecorded(
+        self, energy: Energy, x: Tensor, start: State, nudge: Nudge | None = None, *, fresh: bool = False, copies: int = 1
+    ) -> Sweep:
+        """`sweep` as a function of the state alone, for many sweeps that no graph records; here a subclass prepares for them.
+
+        Args:
+            start: the state that the first sweep is going to get.
+            fresh: whether that is the energy's own.
+            copies: how many times it holds the same samples.
+        """
+        return lambda state: self.sweep(energy, state, x, nudge)
+
+    def _relax(
+        self,
+        energy: Energy,
+        x: Tensor,
+        start: State | None,
+        nudge: Nudge | None,
+        observer: Observer | None,
+        *,
+        copies: int = 1,
+        recorded: bool = False,
+    ) -> Relaxed:
+        begin = start
+        if begin is None:
+            begin = energy.init_state(x)
+            check_state(energy, begin, x)
+        sweep: Sweep = lambda state: self.sweep(energy, state, x, nudge)  # noqa: E731
+        if not recorded:
+            sweep = self.unrecorded(energy, x, begin, nudge, fresh=start is None, copies=copies)
+        relaxed = iterate(sweep, begin, self.steps, self.tolerance, observer)
         # Clamped units move by 1 at most, and settling ones by less and less. NaN fails the comparison too.
         if not bool((relaxed.residual <= 1).all()):  # the only wait for the device
-            self._explain(energy, x, start, nudge)
+            self._explain(energy, x, begin, nudge)
         return relaxed
 
     @torch.no_grad()
@@ -116,20 +173,34 @@ class FixedPoint(Relaxation):
             new values: faster than `"synchronous"`, which moves all layers at once, and without max or soft pooling they
             never raise the energy. `"output-first"` and `"output-last"` are whichever of the two starts or ends with the last
             layer.
+        omega: how far a layer goes towards where it is drawn: 1 is all the way, and more (projected over-relaxation) settles
+            in fewer sweeps where layers pull each other slowly.
 
     Paper: Eq. [eq:fixed-point-iteration], Alg. [alg:asynchronous], Alg. [alg:asynchronous-last-block]
     """
 
     order: Order = field(default="odd-even", kw_only=True)
+    omega: float = field(default=1.0, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("order", self.order, get_args(Order))
+        if not 0 < self.omega < 2:
+            raise ValueError(
+                f"`omega` must lie between 0 and 2, got {self.omega}: beyond, sweeps run away. Use 1 for plain sweeps, "
+                "a little more to settle in fewer, less to calm a block that flips back and forth."
+            )
 
     def sweep(self, energy: Energy, state: State, x: Tensor, nudge: Nudge | None = None) -> State:
-        for group in self._groups(len(state)):
-            state = self._update(energy, state, x, nudge, group)
-        return state
+        return self._sweep(energy, lambda state, layer: energy.drive(state, x, layer), state, nudge)
+
+    def unrecorded(
+        self, energy: Energy, x: Tensor, start: State, nudge: Nudge | None = None, *, fresh: bool = False, copies: int = 1
+    ) -> Sweep:
+        if not isinstance(energy, Hopfield) or type(self).sweep is not FixedPoint.sweep:
+            return super().unrecorded(energy, x, start, nudge)
+        currents = Currents(energy, x, start, blank=fresh and energy.starts_blank, copies=copies)
+        return lambda state: self._sweep(energy, currents, state, nudge, overwrite=True)
 
     @property
     def transposed(self) -> FixedPoint:
@@ -154,14 +225,28 @@ class FixedPoint(Relaxation):
         groups = (odd, even) if odd_first else (even, odd)
         return tuple(group for group in groups if group)
 
-    @staticmethod
-    def _update(energy: Energy, state: State, x: Tensor, nudge: Nudge | None, group: range) -> State:
-        moved = list(state)
-        for layer in group:
-            current = energy.drive(state, x, layer)
-            force = None if nudge is None else nudge.force(state, layer)
-            moved[layer] = energy.activations[layer].sigma(current if force is None else current - force)
-        return tuple(moved)
+    def _sweep(
+        self,
+        energy: Energy,
+        drive: Callable[[State, int], Tensor],
+        state: State,
+        nudge: Nudge | None,
+        *,
+        overwrite: bool = False,
+    ) -> State:
+        """One sweep from the currents that `drive` gives; `overwrite` says that those are ours to overwrite."""
+        for group in self._groups(len(state)):
+            moved = list(state)
+            for layer in group:
+                current = drive(state, layer)
+                force = None if nudge is None else nudge.force(state, layer)
+                if force is not None:
+                    current = current.sub_(force) if overwrite else current - force
+                activation = energy.activations[layer]
+                step = activation.step_ if overwrite else activation.step
+                moved[layer] = step(current, state[layer], self.omega)
+            state = tuple(moved)
+        return state
 
 
 _REVERSED: dict[Order, Order] = {
@@ -203,8 +288,13 @@ def iterate(
 @torch.no_grad()
 def change(state: State, previous: State) -> Tensor:
     """The largest change of any unit, for every sample, shape (B,)."""
-    layers = [(new - old).abs().flatten(1).amax(1) for new, old in zip(state, previous, strict=True)]
+    layers = [(new - old).abs_().amax(tuple(range(1, new.dim()))) for new, old in zip(state, previous, strict=True)]
     return torch.stack(layers).amax(0)
+
+
+def _joined(pieces: Sequence[Relaxed]) -> Relaxed:
+    states, residuals, sweeps = zip(*pieces, strict=True)
+    return Relaxed(tuple(torch.cat(layer) for layer in zip(*states, strict=True)), torch.cat(residuals), torch.cat(sweeps))
 
 
 def check_input(energy: Energy, x: Tensor) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from torch import nn
+
 from ffebm.activation import clamp, identity
 from ffebm.builder import ConvLayer, DenseLayer, Layer, build
 from ffebm.experiment import settings
@@ -30,7 +32,8 @@ def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: 
     hard = clamp(model.slope)
     # The gain of a convolution grows with the square root of its channels: fewer of them get larger weights.
     weights = None if model.variance is None else partial(goe_, variance=model.variance / model.width)
-    return build(
+    free = chosen.relaxation
+    built = build(
         input_shape,
         layers,
         model.split,
@@ -38,11 +41,15 @@ def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: 
         activation=hard,
         output_activation=[hard if number in clamped else identity() for number in range(1, model.blocks + 1)],
         batch_norm=[model.batch_norm == "all" or (model.batch_norm == "first" and i == 0) for i in range(model.blocks)],
-        relax=FixedPoint(chosen.relaxation.steps, tolerance=chosen.relaxation.tolerance, order=chosen.relaxation.order),
+        relax=FixedPoint(free.steps, tolerance=free.tolerance, order=free.order, omega=free.omega),
         estimator=build_estimator(chosen.gradient),
         nudge=model.nudge,
         weights=weights,
     )
+    for module in built.stages.modules():
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            nn.init.constant_(module.weight, model.norm_gain)
+    return built
 
 
 def build_estimator(gradient: settings.Gradient) -> GradientEstimator:
@@ -50,7 +57,7 @@ def build_estimator(gradient: settings.Gradient) -> GradientEstimator:
         return BackpropThroughTime()
     # Backprop runs through sweeps in reverse, so the error enters at the end of a recorded one: there the output is last.
     order = gradient.order or ("output-first" if gradient.kind == "ep" else "output-last")
-    relax = FixedPoint(gradient.steps, tolerance=gradient.tolerance, order=order)
+    relax = FixedPoint(gradient.steps, tolerance=gradient.tolerance, order=order, omega=gradient.omega)
     if gradient.kind == "ep":
         return EquilibriumPropagation(relax, beta=gradient.beta, variant=gradient.variant, scale=gradient.scale)
     return Unrolled(relax) if gradient.kind == "id" else RecurrentBackprop(relax)

@@ -21,11 +21,13 @@ from ffebm.gradient.estimator import (
     divided,
     full_precision,
     holdings,
+    of_samples,
     refuse_second_derivatives,
     sample_norms,
     twin,
 )
 from ffebm.nudge import Cost, Elastic, Nudge, Stationary
+from ffebm.portions import portions
 from ffebm.relaxation import FixedPoint, Observer, Relaxation, Relaxed
 
 Variant = Literal["centered", "positive", "negative"]
@@ -82,17 +84,49 @@ class EquilibriumPropagation(ImplicitEstimator):
 
     def gradient(self, energy: Energy, x: Tensor, state: State, deltas: Deltas) -> Gradients:
         sizes = self.sizes(deltas)
-        high, low = self.nudged(energy, x, state, self.stationary(deltas, sizes))
-        with torch.enable_grad():
-            x = x.detach().requires_grad_()
-            return differentiate(self.contrast(energy, x, high, low, sizes), x, energy)
+
+        def portion(samples: slice) -> Gradients:
+            part = tuple(s[samples] for s in state)
+            nudge = self.stationary(of_samples(deltas, samples), sizes[samples])
+            high, low = self.nudged(energy, x[samples], part, nudge)
+            return Gradients(*energy.contrast_gradient(high, low, x[samples], self._per_beta(sizes[samples])))
+
+        return Gradients.summed([portion(samples) for samples in self._portions(x, state)])
 
     def elastic_gradient(self, last: LastBlock, x: Tensor, y: Tensor, state: State, weights: Tensor) -> Gradients:
         """The derivative of the weighted sum of per-sample losses, for block and readout together."""
-        high, low = self.nudged(last.energy, x, state, self.elastic(last.cost, y, like=x))
+
+        def portion(samples: slice) -> Gradients:
+            part = tuple(s[samples] for s in state)
+            high, low = self.nudged(last.energy, x[samples], part, self.elastic(last.cost, y[samples], like=x[samples]))
+            return self._elastic_contrast_gradient(last, x[samples], y[samples], high, low, weights[samples])
+
+        return Gradients.summed([portion(samples) for samples in self._portions(x, state)])
+
+    def _elastic_contrast_gradient(
+        self, last: LastBlock, x: Tensor, y: Tensor, high: State, low: State, weights: Tensor
+    ) -> Gradients:
+        r"""The derivative of the contrast of the augmented energy $E + \beta \ell$: the block's part, and the readout's.
+
+        With the centered variant the latter is the mean of $\nabla_\omega \ell$ over the two nudged states.
+        """
+        weights = self._per_beta(weights)
+        grad_x, of_block = last.energy.contrast_gradient(high, low, x, weights)
+        beta_high, beta_low = self.betas
         with torch.enable_grad():
-            x = x.detach().requires_grad_()
-            return differentiate(self.elastic_contrast(last, x, y, high, low, weights), x, last)
+            costs = beta_high * last.cost(high[-1], y) - beta_low * last.cost(low[-1], y)
+            gradients = differentiate((weights * costs).sum(), x.detach().requires_grad_(), last).parameters
+        held = dict(last.energy.named_parameters())
+        block = {held[name]: gradient for name, gradient in of_block.items()}
+        for name, parameter in last.named_parameters():
+            if parameter in block:  # maybe in the readout as well
+                gradients[name] += block[parameter]
+        return Gradients(grad_x, gradients)
+
+    def _portions(self, x: Tensor, state: State) -> list[slice]:
+        """Small enough for both phases, which are stacked, to stay in the cache; and memory does not hold all at once."""
+        sample = (x[:1], *(s[:1] for s in state))
+        return portions(len(x), sample * 2 if self.variant == "centered" else sample)
 
     def losses(self, energy: Energy, x: Tensor, relax: Relaxation, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
         if y.requires_grad:
@@ -145,7 +179,9 @@ class EquilibriumPropagation(ImplicitEstimator):
 
         watch: Observer | None = None if observer is None else lambda sweeps, stacked: observer(sweeps, *pair(stacked))
         start = tuple(self._stack(s) for s in state)
-        return pair(self._relax_for(x)(energy, self._stack(x), start=start, nudge=nudge, observer=watch).state)
+        copies = 2 if self.variant == "centered" else 1
+        relax = self._relax_for(x)
+        return pair(relax(energy, self._stack(x), start=start, nudge=nudge, observer=watch, copies=copies).state)
 
     def _relax_for(self, x: Tensor) -> Relaxation:
         """The nudged relaxation, its tolerance relative to β: a nudge of 0.05 settles within 1e-4 before it has acted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,8 +11,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from ffebm.energy import Energy, State
-from ffebm.nudge import Cost, per_sample
+from ffebm.energy import Energy, State, per_sample
+from ffebm.nudge import Cost
 from ffebm.relaxation import Relaxation, Relaxed
 
 M = TypeVar("M", bound=nn.Module)
@@ -23,6 +24,13 @@ class Gradients(NamedTuple):
 
     x: Tensor
     parameters: dict[str, Tensor]  # by name, those that require gradients
+
+    @classmethod
+    def summed(cls, pieces: Sequence[Gradients]) -> Gradients:
+        """Of a whole batch, from those of its portions."""
+        names = pieces[0].parameters
+        parameters = {name: functools.reduce(Tensor.add_, (piece.parameters[name] for piece in pieces)) for name in names}
+        return cls(torch.cat([piece.x for piece in pieces]), parameters)
 
 
 class GradientEstimator(ABC):
@@ -145,10 +153,19 @@ def differentiate(objective: Tensor, x: Tensor, module: nn.Module) -> Gradients:
     return Gradients(x_grad, dict(zip(wanted, grads, strict=True)))
 
 
+def of_samples(deltas: Deltas, samples: slice) -> Deltas:
+    return tuple(d if d is None else d[samples] for d in deltas)
+
+
 def sample_norms(deltas: Deltas) -> Tensor:
     """The Euclidean norm of every sample's error signal, over all layers, shape (B,)."""
-    flat = torch.cat([delta.flatten(1) for delta in deltas if delta is not None], 1)
-    largest = flat.abs().amax(1)  # taken out first: the square of a small error is zero
+    present = [delta for delta in deltas if delta is not None]
+    layers = [torch.linalg.vector_norm(delta, dim=tuple(range(1, delta.dim()))) for delta in present]
+    norms = torch.linalg.vector_norm(torch.stack(layers), dim=0)
+    if bool(((norms > 1e-15) & (norms < 1e15)).all()):
+        return norms
+    flat = torch.cat([delta.flatten(1) for delta in present], 1)
+    largest = flat.abs().amax(1)  # taken out first: the square of a small error is zero, that of a large one infinite
     scaled = flat / torch.where(largest > 0, largest, 1.0).unsqueeze(1)
     return largest * torch.linalg.vector_norm(scaled, dim=1)
 
@@ -160,6 +177,7 @@ def divided(deltas: Deltas, sizes: Tensor) -> Deltas:
     multiplying by `sizes` again then gives NaN, which is what the scaler looks for.
     """
     usable = (sizes > 0) & sizes.isfinite()
-    return tuple(
-        d if d is None else torch.where(per_sample(usable, d), d / per_sample(sizes, d), torch.zeros_like(d)) for d in deltas
-    )
+    quotients = [d if d is None else d / per_sample(sizes, d) for d in deltas]
+    if bool(usable.all()):
+        return tuple(quotients)
+    return tuple(q if q is None else torch.where(per_sample(usable, q), q, torch.zeros_like(q)) for q in quotients)

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from ffebm.checks import check_type
-from ffebm.energy import Energy, State
+from ffebm.energy import Energy, State, per_sample
 from ffebm.errors import DivergenceError
-from ffebm.gradient.estimator import Deltas, Gradients, ImplicitEstimator, differentiate, divided, sample_norms
-from ffebm.nudge import per_sample
+from ffebm.gradient.estimator import Deltas, Gradients, ImplicitEstimator, differentiate, divided, of_samples, sample_norms
+from ffebm.portions import portions
 from ffebm.relaxation import ADVICE, RUNAWAY, FixedPoint, Relaxation, iterate
 
 
@@ -34,6 +34,12 @@ class RecurrentBackprop(ImplicitEstimator):
         check_type("relax", self.relax, Relaxation, "FixedPoint(20)")
 
     def gradient(self, energy: Energy, x: Tensor, state: State, deltas: Deltas) -> Gradients:
+        parts = portions(len(x), (x[:1], *(s[:1] for s in state)))
+        return Gradients.summed(
+            [self._gradient(energy, x[p], tuple(s[p] for s in state), of_samples(deltas, p)) for p in parts]
+        )
+
+    def _gradient(self, energy: Energy, x: Tensor, state: State, deltas: Deltas) -> Gradients:
         with torch.enable_grad():
             x = x.detach().requires_grad_()
             state = tuple(s.detach().requires_grad_() for s in state)

@@ -58,6 +58,11 @@ class Model(Section):
         default=[], description="numbers of the blocks, from 1, with a clamped output"
     )
     batch_norm: Literal["all", "first", "off"] = Field(default="all", description="blocks whose digital stage normalises")
+    norm_gain: float = Field(
+        default=1.0,
+        gt=0,
+        description="initial weight of batch-norms: 0.5 keeps two standard deviations below slope 1's ceiling",
+    )
     variance: float | None = Field(
         default=None, gt=0, description="V of the Gaussian orthogonal ensemble; none for torch's default"
     )
@@ -102,6 +107,7 @@ class Relaxation(Section):
     steps: int = Field(default=20, ge=1, description="sweeps, or their maximum when there is a tolerance")
     tolerance: float | None = Field(default=None, gt=0, description="stop a sample when no unit moves by more than this")
     order: Order = Field(default="odd-even", description="which layers move first")
+    omega: float = Field(default=1.0, gt=0, lt=2, description="over-relaxation: 1 for plain sweeps, 1.1 to need fewer")
 
 
 class Gradient(Section):
@@ -113,6 +119,7 @@ class Gradient(Section):
     )
     tolerance: float | None = Field(default=None, gt=0, description="stop those early; relative to beta, or to the error")
     order: Order | None = Field(default=None, description="of those sweeps; none for the one that wastes no half-sweep")
+    omega: float = Field(default=1.0, gt=0, lt=2, description="over-relaxation of those sweeps")
     beta: float = Field(default=0.05, gt=0, description="strength of the nudge (ep)")
     variant: Literal["centered", "positive", "negative"] = Field(default="centered", description="signs of the nudge (ep)")
     scale: Literal["unit", "paper"] = Field(

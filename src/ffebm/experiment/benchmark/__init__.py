@@ -1,0 +1,22 @@
+"""How fast gradients are, how good, and what they need."""
+
+from ffebm.experiment.benchmark.profile import by_block, by_operation
+from ffebm.experiment.benchmark.speed import PLAIN, Row, inference_memory, measure
+from ffebm.experiment.benchmark.subjects import NETS, PAPER, QUICK, SHARP, Method, Net, Schedule, methods
+
+__all__ = [
+    "NETS",
+    "PAPER",
+    "PLAIN",
+    "QUICK",
+    "SHARP",
+    "Method",
+    "Net",
+    "Row",
+    "Schedule",
+    "by_block",
+    "by_operation",
+    "inference_memory",
+    "measure",
+    "methods",
+]

@@ -1,0 +1,161 @@
+"""`ffebm bench`: which nets, what is shown, what is written."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ffebm.experiment.benchmark.figure import save_speed
+from ffebm.experiment.benchmark.profile import by_block, by_operation
+from ffebm.experiment.benchmark.speed import Row, images, measure, step, train
+from ffebm.experiment.benchmark.subjects import NETS, Method, Net, methods, noise
+from ffebm.experiment.data import Dataset, check, default_folder, digits, load
+from ffebm.experiment.environment import describe_environment
+from ffebm.experiment.errors import UserError
+from ffebm.experiment.files import write_atomically
+
+USUAL = ("conv12:0.125:128",)
+GRID = (
+    "dense:1:256",
+    *(f"{net}:{size}" for net in ("conv6", "conv12", "conv15") for size in ("0.125:32", "0.125:128", "0.125:256")),
+    *(f"{net}:{size}" for net in ("conv6", "conv12", "conv15") for size in ("0.25:128", "0.5:32")),
+)
+HEADER = ("gradient", "sweeps", "time", "× plain", "GFLOP/s", "of peak", "memory", "cosine")
+
+
+def run_benchmark(
+    nets: Sequence[str],
+    *,
+    everything: bool,
+    trained: int,
+    data: Path | None,
+    quality: bool,
+    rounds: int,
+    threads: int | None,
+    profile: bool,
+    output: Path | None,
+    out: Console,
+    notes: Console,
+) -> list[Row]:
+    chosen = [parse(net) for net in nets or (GRID if everything else USUAL)]
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    pictures = _data(data) if trained else None
+    rows: list[Row] = []
+    with notes.status("") as status:
+        for number, net in enumerate(chosen, 1):
+            place = f"{number} of {len(chosen)} · "
+
+            def say(text: str, place: str = place) -> None:
+                status.update(f"{place}{text} …")
+
+            used = None if net.name == "dense" else pictures
+            rows += measure(net, methods(), rounds=rounds, trained=trained, data=used, quality=quality, say=say)
+            notes.print(_shown(net, [row for row in rows if row.label == net.label]))
+            if profile:
+                _profile(net, methods()[0], trained, used, notes)
+            if output is not None:  # after every net: an interrupted benchmark keeps what it has
+                _write(rows, output, trained, pictures)
+    if output is not None:
+        out.print(f"{escape(str(output))}/speed.json, speed.md, speed.png", highlight=False, soft_wrap=True)
+    return rows
+
+
+def parse(text: str) -> Net:
+    """A net from `name:width:batch`, the latter two optional."""
+    name, *sizes = text.split(":")
+    try:
+        width, batch = [float(sizes[0]) if sizes else 0.125, int(sizes[1]) if len(sizes) > 1 else 128]
+    except ValueError:
+        width, batch = 0.0, 0
+    if name not in NETS or len(sizes) > 2 or width <= 0 or batch < 1:
+        raise UserError(f"No net is called {text!r}: name one of {', '.join(NETS)}, as in conv12:0.125:128 (width, batch).")
+    return Net(name, width, int(batch))
+
+
+def _data(folder: Path | None) -> Dataset:
+    """CIFAR-10 where it is, else the digits that are bundled."""
+    folder = folder or default_folder()
+    if folder is None:
+        return digits()
+    if not check(folder)["cifar10"].startswith("complete"):
+        raise UserError(f"There is no complete CIFAR-10 in {folder}: `ffebm data check {shlex.quote(str(folder))}` says more.")
+    return load("cifar10", folder)
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    return (
+        row.method,
+        row.sweeps,
+        f"{1e3 * row.seconds:.0f} ms",
+        f"{row.ratio:.2f}",
+        f"{row.gflops:.0f}",
+        f"{100 * row.share:.0f} %",
+        f"{row.memory / 2**20:.0f} MiB",
+        "" if row.cosine is None else f"{row.cosine:.5f}",
+    )
+
+
+def _shown(net: Net, rows: Sequence[Row]) -> Table:
+    shown = Table(title=net.label, box=box.SIMPLE_HEAD)
+    for name in HEADER:
+        shown.add_column(name, justify="left" if name in HEADER[:2] else "right")
+    for row in rows:
+        shown.add_row(*cells(row))
+    return shown
+
+
+def _profile(net: Net, method: Method, trained: int, data: Dataset | None, notes: Console) -> None:
+    model = net.build()
+    x, y = noise(net)
+    if data is not None:
+        train(model, data, trained)
+        x, y = images(data, slice(0, net.batch))
+    method.apply(model)
+    blocks = Table(
+        "block", "stage", "free phase", "gradient", title=f"{net.label}: {method.name}, by block", box=box.SIMPLE_HEAD
+    )
+    for time in by_block(model, x):
+        blocks.add_row(time.block, *(f"{1e3 * part:.1f} ms" for part in (time.stage, time.free, time.gradient)))
+    notes.print(blocks)
+    found = Table("operation", "calls", "time", title="by operation, one step", box=box.SIMPLE_HEAD)
+    for name, calls, seconds in by_operation(lambda: step(model, x, y)):
+        found.add_row(escape(name), str(calls), f"{1e3 * seconds:.1f} ms")
+    notes.print(found)
+
+
+def _write(rows: Sequence[Row], output: Path, trained: int, data: Dataset | None) -> None:
+    place = describe_environment(seed=0)
+    weights = "initial weights"
+    if trained and data is not None:
+        weights = f"weights after {trained} steps on {'CIFAR-10' if data.shape == (3, 32, 32) else 'enlarged digits'}"
+    document = {"environment": place, "weights": weights, "rows": [asdict(row) for row in rows]}
+    command = shlex.join(["ffebm", *sys.argv[1:]])
+    lines = [
+        f"## How fast gradients are: {weights}",
+        "",
+        f"Made by `{command}` at {place['commit'][:10]}, {place['time'][:10]}, on {place['processor']} with "
+        f"{place['threads']} threads and torch {place['packages']['torch']}.",
+        "Times are the shortest of several, all methods taking turns. `× plain` is the ratio to backprop through a feedforward",
+        "net of the same layers (convolution, pooling, batch-norm, ReLU); `of peak` is against a product of 1024 × 1024",
+        "matrices in the same run; `memory` has all tensors alive at the worst moment; `cosine` is the smallest over all",
+        "parameters, of the gradient of 32 samples with the fully converged one in float64.",
+    ]
+    for label in dict.fromkeys(row.label for row in rows):
+        lines += ["", f"### {label}", "", "| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]
+        lines += ["| " + " | ".join(cells(row)) + " |" for row in rows if row.label == label]
+    write_atomically(output / "speed.json", lambda file: file.write(json.dumps(document, indent=1).encode()))
+    write_atomically(output / "speed.md", lambda file: file.write(("\n".join(lines) + "\n").encode()))
+    save_speed(rows, output / "speed.png", weights)

@@ -1,0 +1,92 @@
+"""What a computation costs: time, operations, memory; and what the machine could do at best."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+Task = Callable[[], object]
+
+
+def fastest(tasks: Mapping[str, Task], rounds: int, tick: Callable[[], object] = lambda: None) -> dict[str, float]:
+    """The shortest time of each task in seconds, over rounds in which all take turns: slow spells hit all alike."""
+    best = dict.fromkeys(tasks, float("inf"))
+    for round_ in range(rounds + 1):  # the first warms up
+        for name, task in tasks.items():
+            begin = time.perf_counter()
+            task()
+            _wait()
+            if round_:
+                best[name] = min(best[name], time.perf_counter() - begin)
+            tick()
+    return best
+
+
+def matrix_product(size: int = 1024) -> tuple[Task, float]:
+    """The product of two square matrices, whose speed counts as the machine's peak, and its operations in GFLOP."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    a, b, c = (torch.randn(size, size, device=device) for _ in range(3))
+    return lambda: torch.mm(a, b, out=c), 2 * size**3 / 1e9
+
+
+def operations(task: Task) -> float:
+    """The multiplications and additions of convolutions and matrix products, in GFLOP."""
+    with _Operations() as counted:
+        task()
+    return counted.total / 1e9
+
+
+def peak_memory(task: Task) -> int:
+    """The bytes of all tensors alive at the worst moment, without those that were there before."""
+    with PeakMemory() as memory:
+        task()
+    return memory.peak
+
+
+class _Operations(TorchDispatchMode):
+    """Torch's own counts, added up by hand: its counter cannot look into gradients that are taken inside of others."""
+
+    total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        count = flop_registry.get(func._overloadpacket)
+        if count is not None:
+            self.total += count(*args, **(kwargs or {}), out_val=result)
+        return result
+
+
+class PeakMemory(TorchDispatchMode):
+    """Adds up the storage of every tensor that an operation returns, and takes it off when the storage dies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: dict[int, int] = {}
+        self.peak = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for leaf in tree_leaves((args, kwargs)):
+            if isinstance(leaf, Tensor):  # what an operation is given, but none has returned, was there before
+                self.sizes.setdefault(leaf.untyped_storage()._cdata, 0)
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor):
+                storage = leaf.untyped_storage()
+                if storage._cdata not in self.sizes:
+                    self.sizes[storage._cdata] = storage.nbytes()
+                    weakref.finalize(storage, self.sizes.pop, storage._cdata, None)
+        self.peak = max(self.peak, sum(self.sizes.values()))
+        return result
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

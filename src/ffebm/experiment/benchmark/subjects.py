@@ -1,0 +1,130 @@
+"""What is measured: named nets, the feedforward nets of the same layers, and the ways to get a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ffebm.builder import DenseLayer, build
+from ffebm.energy import Hopfield
+from ffebm.experiment.architectures import build_model
+from ffebm.experiment.preset import read_preset_or_file
+from ffebm.feedforward import Feedforward
+from ffebm.gradient import BackpropThroughTime, EquilibriumPropagation, GradientEstimator, RecurrentBackprop, Unrolled
+from ffebm.interaction import Convolution, Dense
+from ffebm.model import FFEBM
+from ffebm.relaxation import FixedPoint
+
+PRESETS = {"conv6": "cifar10-l6-bs2", "conv12": "cifar10-l12-bs2", "conv15": "cifar100-l15"}
+NETS = ("dense", *PRESETS)
+CLASSES = 10
+
+
+@dataclass(frozen=True)
+class Net:
+    """A net by name, at a scale, for batches of a size."""
+
+    name: str
+    width: float
+    batch: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}, width {self.width:g}, batch {self.batch}"
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (784,) if self.name == "dense" else (3, 32, 32)
+
+    def build(self) -> FFEBM:
+        """The model at its initial weights, which are the same every time."""
+        torch.manual_seed(0)
+        if self.name == "dense":
+            layers = [DenseLayer(round(size * self.width)) for size in (512, 512, 512, 512)]
+            return build(self.input_shape, layers, 2, CLASSES)
+        settings = read_preset_or_file(PRESETS[self.name], [f"model.width={self.width}"])
+        return build_model(settings, self.input_shape, CLASSES).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+
+
+def feedforward(model: FFEBM) -> nn.Sequential:
+    """Plain backprop's net: the same layers, each a connection, its pooling, batch-norm and ReLU, and the same readout."""
+    layers: list[nn.Module] = []
+    for stage, block in model.chain:
+        assert isinstance(stage, Feedforward)
+        assert isinstance(block.energy, Hopfield)
+        for connection in (stage.connection, *block.energy.edges):
+            assert isinstance(connection, Dense | Convolution)
+            if isinstance(connection, Dense):
+                outputs, inputs = connection.weight.shape
+                layers += [nn.Flatten(), nn.Linear(inputs, outputs, bias=False), nn.BatchNorm1d(outputs), nn.ReLU()]
+                continue
+            outputs, inputs, kernel, _ = connection.weight.shape
+            convolution = nn.Conv2d(inputs, outputs, kernel, connection.stride, connection.padding, bias=False)
+            pools = [] if connection.pool is None else [nn.MaxPool2d(connection.pool.window, connection.pool.stride)]
+            layers += [convolution, *pools, nn.BatchNorm2d(outputs), nn.ReLU()]
+    linear = model.readout[-1]  # pyright: ignore[reportIndexIssue]
+    layers += [nn.Flatten(), nn.Linear(linear.in_features, linear.out_features)]
+    return nn.Sequential(*layers).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to get the gradient of every block."""
+
+    name: str
+    free: FixedPoint
+    estimator: GradientEstimator
+
+    @property
+    def sweeps(self) -> str:
+        """Free and nudged ones; centered nudges go both ways."""
+        after = getattr(self.estimator, "relax", None)
+        if after is None:
+            return f"{self.free.steps}"
+        return f"{self.free.steps} + {'2·' if isinstance(self.estimator, EquilibriumPropagation) else ''}{after.steps}"
+
+    def apply(self, model: FFEBM) -> FFEBM:
+        return model.use(self.estimator, self.free)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Sweeps of the free and of the nudged phase (or recorded, or adjoint), how far each goes, and how strong the nudge is."""
+
+    free: int
+    nudged: int
+    omega: float = 1.0
+    beta: float = 0.2
+
+    def methods(self, name: str, kinds: Sequence[str]) -> list[Method]:
+        free = FixedPoint(self.free, omega=self.omega)
+        first = FixedPoint(self.nudged, order="output-first", omega=self.omega)
+        last = FixedPoint(self.nudged, order="output-last", omega=self.omega)
+        estimators: dict[str, GradientEstimator] = {
+            "ep": EquilibriumPropagation(first, beta=self.beta),
+            "id": Unrolled(last),
+            "recurrent-backprop": RecurrentBackprop(last),
+            "bptt": BackpropThroughTime(),
+        }
+        return [Method(f"{kind}, {name}", free, estimators[kind]) for kind in kinds]
+
+
+PAPER = Schedule(20, 5)  # Table [tab:hyperparameters], twelve layers
+QUICK = Schedule(4, 2, omega=1.1, beta=0.02)  # at least as good a gradient as the paper's, measured
+SHARP = Schedule(6, 4, omega=1.1, beta=0.01)  # every parameter's gradient within a cosine of 0.999
+KINDS = ("ep", "id", "recurrent-backprop", "bptt")
+
+
+def methods() -> list[Method]:
+    return [*PAPER.methods("paper", KINDS), *QUICK.methods("quick", KINDS[:3]), *SHARP.methods("sharp", KINDS[:3])]
+
+
+def noise(net: Net) -> tuple[Tensor, Tensor]:
+    """Inputs that need no data set."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(net.batch, *net.input_shape, generator=generator)
+    x = x.to(memory_format=torch.channels_last) if x.dim() == 4 else x
+    return x, torch.randint(CLASSES, (net.batch,), generator=generator)
