@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import weakref
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from ffebm import (
     Convolution,
@@ -21,26 +15,9 @@ from ffebm import (
     RecurrentBackprop,
     Unrolled,
 )
-
-
-class PeakMemory(TorchDispatchMode):
-    """Adds up the storage of every tensor that an operation returns, and takes it off when the storage dies."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sizes: dict[int, int] = {}
-        self.peak = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor):
-                storage = leaf.untyped_storage()
-                if storage._cdata not in self.sizes:
-                    self.sizes[storage._cdata] = storage.nbytes()
-                    weakref.finalize(storage, self.sizes.pop, storage._cdata, None)
-        self.peak = max(self.peak, sum(self.sizes.values()))
-        return result
+from ffebm.experiment.benchmark import SHARP, Net, inference_memory
+from ffebm.experiment.benchmark.meter import PeakMemory
+from ffebm.experiment.benchmark.speed import memory
 
 
 def peak(estimator: GradientEstimator, free: int) -> int:
@@ -72,3 +49,11 @@ def test_constant_in_the_number_of_sweeps(kind: type[EquilibriumPropagation | Re
 def test_recorded_sweeps_cost_memory() -> None:
     few, many = peak(Unrolled(FixedPoint(5)), free=10), peak(Unrolled(FixedPoint(40)), free=10)
     assert many > 4 * few
+
+
+def test_training_by_ep_needs_little_more_than_inference() -> None:
+    """With stages that are run twice: one and a half times the inference's memory with the gradients."""
+    net = Net("conv12", 0.125, 128)
+    (ep,) = SHARP.methods("sharp", ["ep"])
+    assert memory(net, ep, recompute=True) <= 1.5 * inference_memory(net)
+    assert memory(net, ep) > memory(net, ep, recompute=True)

@@ -15,6 +15,7 @@ from ffebm import (
     Dense,
     DenseLayer,
     EnergyBlock,
+    EquilibriumPropagation,
     Feedforward,
     FixedPoint,
     Hopfield,
@@ -28,6 +29,7 @@ from ffebm import (
     initialise,
 )
 from ffebm.builder import Layer, block_sizes
+from nets import batch, make
 
 LAYERS: list[Layer] = [ConvLayer(4), ConvLayer(5, pool=MaxPool()), ConvLayer(6, pool=MaxPool()), ConvLayer(6), DenseLayer(7)]
 
@@ -309,3 +311,22 @@ def test_summary_of_a_readout_without_parameters_and_of_unknown_layers() -> None
     model.stages[0] = nn.Bilinear(2, 2, 3)
     model.stages[0].forward = lambda x: x
     assert model.summary((4,)).digital_macs is None
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_stages_that_are_run_twice_change_nothing_but_the_memory(momentum: float | None) -> None:
+    torch.manual_seed(0)
+    models = [make("max", 2, EquilibriumPropagation(FixedPoint(5)), relax=FixedPoint(8)) for _ in range(2)]
+    models[1].recompute = True
+    for model in models:
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d | nn.BatchNorm1d):
+                module.momentum = momentum
+        for _ in range(2):
+            x, y = batch(model)
+            model.zero_grad()
+            model(x, y).losses.mean().backward()
+    for (name, ours), theirs in zip(models[0].named_parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad), name
+    for (name, ours), theirs in zip(models[0].named_buffers(), models[1].buffers(), strict=True):
+        assert torch.equal(ours, theirs), name

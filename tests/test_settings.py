@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from ffebm import BackpropThroughTime, EquilibriumPropagation, FixedPoint, RecurrentBackprop, Unrolled
 from ffebm.experiment.architectures import build_estimator, build_model
@@ -111,7 +112,24 @@ def test_every_estimator_can_be_chosen() -> None:
             assert built.relax.steps == 7
             assert built.relax.tolerance == 0.01
     ep = build_estimator(Gradient(beta=0.3, variant="positive", scale="paper", order="synchronous"))
-    assert ep == EquilibriumPropagation(FixedPoint(10, order="synchronous"), beta=0.3, variant="positive", scale="paper")
+    relax = FixedPoint(10, order="synchronous", omega=1.1)
+    assert ep == EquilibriumPropagation(relax, beta=0.3, variant="positive", scale="paper")
+
+
+def test_the_papers_plain_sweeps_are_one_setting_away() -> None:
+    (_, block), *_ = build_model(read_preset("cifar10-l12-bs2", ["model.width=0.0625"]), (3, 32, 32), 10).chain
+    assert block.relax == FixedPoint(20, tolerance=3e-3, omega=1.1)
+    overrides = ["model.width=0.0625", "sweeps=plain"]
+    (_, block), *_ = build_model(read_preset("cifar10-l12-bs2", overrides), (3, 32, 32), 10).chain
+    assert block.relax == FixedPoint(20)
+    assert block.estimator == EquilibriumPropagation(FixedPoint(5, order="output-first"), beta=0.2)
+
+
+def test_batch_norms_start_at_the_gain_that_is_asked_for() -> None:
+    model = build_model(read_preset("digits", ["model.norm_gain=0.5"]), (1, 8, 8), 10)
+    gains = [module.weight for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    assert len(gains) == 2
+    assert all((gain == 0.5).all() for gain in gains)
 
 
 def test_settings_survive_being_saved(tmp_path: Path) -> None:
@@ -121,6 +139,13 @@ def test_settings_survive_being_saved(tmp_path: Path) -> None:
         )
         settings.save(tmp_path / "settings.toml")
         assert read_settings(tmp_path / "settings.toml") == settings
+
+
+def test_nothing_survives_being_saved_where_the_default_is_something(tmp_path: Path) -> None:
+    settings = read_preset("digits", ["relaxation.tolerance=none"])
+    assert settings.relaxation.tolerance is None
+    settings.save(tmp_path / "settings.toml")
+    assert read_settings(tmp_path / "settings.toml") == settings
 
 
 def test_the_explained_settings_are_a_file_of_all_defaults() -> None:

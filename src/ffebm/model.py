@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Literal, NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ffebm.block import EnergyBlock
 from ffebm.checks import check_choice, check_samples_stay_apart, check_type
@@ -41,6 +43,8 @@ class FFEBM(nn.Module):
         nudge: `"elastic"` nudges the last block by the gradient of its loss at the current state, as the paper does. It runs
             the readout at every sweep, which must therefore treat samples on their own. `"stationary"` takes that gradient
             once, at equilibrium, like in all other blocks.
+        recompute: run every stage a second time in the backward pass instead of remembering what is inside of it: less memory,
+            a little slower.
 
     Paper: Def. [def:ff-EBM-formal], Eq. [def:deeply-nested-model], Alg. [alg:detailed-inference-ff-ebm]
     """
@@ -54,6 +58,7 @@ class FFEBM(nn.Module):
         *,
         nudge: LastNudge = "elastic",
         input_shape: Sequence[int] | None = None,
+        recompute: bool = False,
     ) -> None:
         super().__init__()
         if len(stages) != len(blocks) or not blocks:
@@ -68,6 +73,7 @@ class FFEBM(nn.Module):
         self.criterion = nn.CrossEntropyLoss(reduction="none") if criterion is None else criterion
         self.nudge = nudge
         self.input_shape = None if input_shape is None else tuple(input_shape)
+        self.recompute = recompute
         if nudge == "elastic":
             instead = 'Move it into the last stage, or use nudge="stationary".'
             check_samples_stay_apart("The readout", readout, instead)
@@ -78,8 +84,8 @@ class FFEBM(nn.Module):
         self._check(x, y)
         *earlier, (last_stage, last_block) = self.chain
         for stage, block in earlier:
-            x = block(stage(x))
-        x = last_stage(x)
+            x = block(self._run(stage, x))
+        x = self._run(last_stage, x)
         if y is not None and self.nudge == "elastic":
             losses, relaxed = last_block.losses(x, ReadoutCost(self.readout, self.criterion), y)
             with torch.no_grad():
@@ -88,6 +94,11 @@ class FFEBM(nn.Module):
         if y is None:
             return Output(logits)
         return Output(logits.detach(), per_sample_losses(self.criterion, logits, y))
+
+    def _run(self, stage: nn.Module, s: Tensor) -> Tensor:
+        if not (self.recompute and torch.is_grad_enabled()):
+            return stage(s)
+        return checkpoint(stage, s, use_reentrant=False, context_fn=lambda: (nullcontext(), _statistics_aside(stage)))
 
     def _check(self, x: Tensor, y: Tensor | None) -> None:
         """Refuse bad input before a stage sees it: batch-norm would remember a NaN."""
@@ -133,6 +144,20 @@ class FFEBM(nn.Module):
 
     def extra_repr(self) -> str:
         return f"nudge={self.nudge!r}"
+
+
+@contextmanager
+def _statistics_aside(stage: nn.Module) -> Iterator[None]:
+    """Give batch-norms copies of their running statistics, so that a batch seen twice does not count twice in them."""
+    norms = [module for module in stage.modules() if isinstance(module, nn.modules.batchnorm._NormBase)]
+    kept = [dict(norm._buffers) for norm in norms]
+    for norm in norms:
+        norm._buffers.update({name: None if buffer is None else buffer.clone() for name, buffer in norm._buffers.items()})
+    try:
+        yield
+    finally:
+        for norm, buffers in zip(norms, kept, strict=True):
+            norm._buffers.update(buffers)
 
 
 class ReadoutCost(nn.Module):

@@ -73,8 +73,9 @@ class Relaxation(ABC):
         """Relax from `start` (default: the energy's own), tilted by `nudge`; `observer` sees every state on the way.
 
         Args:
-            copies: how many times `x` and `start` hold the same samples, one after the other; what these have in common before
-                a nudge parts them is then computed once.
+            copies: how many times `x` and `start` hold the same samples, one after the other. What these have in common before
+                a nudge parts them is then computed once, and all copies of a sample stop together: only if both nudged phases
+                of a contrast made as many sweeps does what the free phase left unsettled cancel.
         """
         check_input(energy, x)
         if start is not None:
@@ -82,7 +83,7 @@ class Relaxation(ABC):
         if torch.is_grad_enabled() and any(t.requires_grad for t in (x, *energy.parameters(), *(start or ()))):
             return self._relax(energy, x, start, nudge, observer, recorded=True)
         parts = [slice(None)]
-        if observer is None:
+        if observer is None and copies == 1:
             sample = (x[:1], *(energy.init_state(x[:1]) if start is None else (s[:1] for s in start)))
             parts = portions(len(x), sample)
         nudges = [None if nudge is None else nudge.part(part) for part in parts]
@@ -127,7 +128,7 @@ class Relaxation(ABC):
         sweep: Sweep = lambda state: self.sweep(energy, state, x, nudge)  # noqa: E731
         if not recorded:
             sweep = self.unrecorded(energy, x, begin, nudge, fresh=start is None, copies=copies)
-        relaxed = iterate(sweep, begin, self.steps, self.tolerance, observer)
+        relaxed = iterate(sweep, begin, self.steps, self.tolerance, observer, copies)
         # Clamped units move by 1 at most, and settling ones by less and less. NaN fails the comparison too.
         if not bool((relaxed.residual <= 1).all()):  # the only wait for the device
             self._explain(energy, x, begin, nudge)
@@ -259,9 +260,9 @@ _REVERSED: dict[Order, Order] = {
 
 
 def iterate(
-    step: Callable[[State], State], state: State, steps: int, tolerance: float | None, observer: Observer | None = None
+    step: Sweep, state: State, steps: int, tolerance: float | None, observer: Observer | None = None, copies: int = 1
 ) -> Relaxed:
-    """Apply `step` up to `steps` times, each sample until it settles; the one loop of the library."""
+    """Apply `step` up to `steps` times, each sample until all copies of it settle; the one loop of the library."""
     batch = state[0].shape[0]
     previous = state
     settled = torch.zeros(batch, dtype=torch.bool, device=state[0].device)
@@ -272,10 +273,12 @@ def iterate(
     for done in range(1, steps + 1):
         previous, state = state, step(state)
         if tolerance is not None:
-            state = tuple(torch.where(per_sample(settled, new), old, new) for old, new in zip(previous, state, strict=True))
+            if bool(settled.any()):
+                pairs = zip(previous, state, strict=True)
+                state = tuple(torch.where(per_sample(settled, new), old, new) for old, new in pairs)
             residual = torch.where(settled, residual, change(state, previous))
             sweeps = sweeps + ~settled
-            settled = residual <= tolerance
+            settled = (residual.view(copies, -1).amax(0) <= tolerance).repeat(copies)
         if observer is not None:
             observer(done, state)
         if tolerance is not None and bool(settled.all()):

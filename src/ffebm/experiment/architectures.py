@@ -32,7 +32,7 @@ def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: 
     hard = clamp(model.slope)
     # The gain of a convolution grows with the square root of its channels: fewer of them get larger weights.
     weights = None if model.variance is None else partial(goe_, variance=model.variance / model.width)
-    free = chosen.relaxation
+    free, gradient = chosen.effective
     built = build(
         input_shape,
         layers,
@@ -42,10 +42,11 @@ def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: 
         output_activation=[hard if number in clamped else identity() for number in range(1, model.blocks + 1)],
         batch_norm=[model.batch_norm == "all" or (model.batch_norm == "first" and i == 0) for i in range(model.blocks)],
         relax=FixedPoint(free.steps, tolerance=free.tolerance, order=free.order, omega=free.omega),
-        estimator=build_estimator(chosen.gradient),
+        estimator=build_estimator(gradient),
         nudge=model.nudge,
         weights=weights,
     )
+    built.recompute = chosen.trainer.recompute
     for module in built.stages.modules():
         if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
             nn.init.constant_(module.weight, model.norm_gain)

@@ -73,18 +73,20 @@ class PeakMemory(TorchDispatchMode):
         self.peak = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for leaf in tree_leaves((args, kwargs)):
-            if isinstance(leaf, Tensor):  # what an operation is given, but none has returned, was there before
-                self.sizes.setdefault(leaf.untyped_storage()._cdata, 0)
+        self._note((args, kwargs), there_before=True)
         result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
+        self._note(result, there_before=False)
+        self.peak = max(self.peak, sum(self.sizes.values()))
+        return result
+
+    def _note(self, tensors: Any, *, there_before: bool) -> None:
+        """What an operation is given, and none has returned, was there before."""
+        for leaf in tree_leaves(tensors):
             if isinstance(leaf, Tensor):
                 storage = leaf.untyped_storage()
                 if storage._cdata not in self.sizes:
-                    self.sizes[storage._cdata] = storage.nbytes()
+                    self.sizes[storage._cdata] = 0 if there_before else storage.nbytes()
                     weakref.finalize(storage, self.sizes.pop, storage._cdata, None)
-        self.peak = max(self.peak, sum(self.sizes.values()))
-        return result
 
 
 def _wait() -> None:

@@ -78,14 +78,17 @@ def measure(
     seconds = fastest({PEAK: matrices, **tasks}, rounds)
     say(f"{net.label}: counting operations and memory")
     counts = {name: operations(task) for name, task in tasks.items()}
+    sweeps: dict[str, str] = {}
+    for method in methods:
+        tasks[method.name]()
+        sweeps[method.name] = method.sweeps(model)
     held = {name: sum(p.nbytes for p in (plain if name == PLAIN else model).parameters()) for name in tasks}
-    memory = {name: held[name] + peak_memory(task) for name, task in tasks.items()}
+    alive = {name: held[name] + peak_memory(task) for name, task in tasks.items()}
     worst: dict[str, tuple[float | None, str]] = dict.fromkeys(tasks, (None, ""))
     if quality:
         say(f"{net.label}: comparing gradients")
         worst |= compare(model, methods, x[:COMPARED], y[:COMPARED])
     peak = size / seconds[PEAK]
-    sweeps = {method.name: method.sweeps for method in methods}
     return [
         Row(
             net.name,
@@ -98,7 +101,7 @@ def measure(
             counts[name],
             counts[name] / seconds[name],
             counts[name] / seconds[name] / peak,
-            memory[name],
+            alive[name],
             *worst[name],
         )
         for name in tasks
@@ -119,8 +122,16 @@ def compare(model: FFEBM, methods: Sequence[Method], x: Tensor, y: Tensor) -> di
     return found
 
 
+def memory(net: Net, method: Method, *, recompute: bool = False) -> int:
+    """Bytes alive at the worst moment of a training gradient, weights included."""
+    model = method.apply(net.build())
+    model.recompute = recompute
+    x, y = noise(net)
+    return sum(p.nbytes for p in model.parameters()) + peak_memory(lambda: step(model, x, y))
+
+
 def inference_memory(net: Net) -> int:
-    """Bytes alive at the worst moment of a forward pass, weights and as many bytes of gradients included."""
+    """Bytes alive at the worst moment of a forward pass, with weights, and as many for their gradients."""
     model = net.build()
     x, _ = noise(net)
 

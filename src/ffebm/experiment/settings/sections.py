@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -18,6 +18,23 @@ class Section(BaseModel):
     """A table of the TOML file. Keys that do not exist are refused, and nothing changes once it is made."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nothing(cls, table: Any) -> Any:
+        """TOML has no word for nothing; "none" stands for it."""
+        return {key: None if value == "none" else value for key, value in table.items()} if isinstance(table, dict) else table
+
+    def as_toml(self) -> dict[str, Any]:
+        """What TOML can hold; nothing is left out where it is the default, and named where it is not."""
+        values = self.model_dump(mode="json")
+        for name, info in type(self).model_fields.items():
+            value = getattr(self, name)
+            if isinstance(value, Section):
+                values[name] = value.as_toml()
+            elif value is None:
+                values.pop(name) if info.default is None else values.update({name: "none"})
+        return values
 
 
 class Data(Section):
@@ -105,9 +122,9 @@ class Relaxation(Section):
     """The free phase of every block."""
 
     steps: int = Field(default=20, ge=1, description="sweeps, or their maximum when there is a tolerance")
-    tolerance: float | None = Field(default=None, gt=0, description="stop a sample when no unit moves by more than this")
+    tolerance: float | None = Field(default=3e-3, gt=0, description="stop a sample when no unit moves by more than this")
     order: Order = Field(default="odd-even", description="which layers move first")
-    omega: float = Field(default=1.0, gt=0, lt=2, description="over-relaxation: 1 for plain sweeps, 1.1 to need fewer")
+    omega: float = Field(default=1.1, gt=0, lt=2, description="how far a sweep goes; above 1, fewer of them settle a block")
 
 
 class Gradient(Section):
@@ -119,7 +136,7 @@ class Gradient(Section):
     )
     tolerance: float | None = Field(default=None, gt=0, description="stop those early; relative to beta, or to the error")
     order: Order | None = Field(default=None, description="of those sweeps; none for the one that wastes no half-sweep")
-    omega: float = Field(default=1.0, gt=0, lt=2, description="over-relaxation of those sweeps")
+    omega: float = Field(default=1.1, gt=0, lt=2, description="how far those sweeps go")
     beta: float = Field(default=0.05, gt=0, description="strength of the nudge (ep)")
     variant: Literal["centered", "positive", "negative"] = Field(default="centered", description="signs of the nudge (ep)")
     scale: Literal["unit", "paper"] = Field(
@@ -152,6 +169,7 @@ class Trainer(Section):
     precision: Literal["32-true", "bf16-mixed", "64-true"] = Field(
         default="32-true", description="blocks keep 32 bits in bf16-mixed"
     )
+    recompute: bool = Field(default=False, description="run digital stages twice rather than remember them, to save memory")
     sync_batch_norm: bool = Field(default=True, description="with several processes on GPUs, normalise over all of them")
     checkpoint_every: int = Field(default=100, ge=1, description="steps; the end of every epoch is saved besides")
     keep: int = Field(
@@ -198,6 +216,10 @@ class Settings(Section):
 
     description: str = ""
     seed: int = Field(default=0, ge=0, lt=2**31, description="of weights, order, crops and flips")
+    sweeps: Literal["settle", "plain"] = Field(
+        default="settle",
+        description="plain: as many as relaxation.steps and gradient.steps say, like the paper, without tolerance or omega",
+    )
     data: Data = Data()
     model: Model = Model()
     relaxation: Relaxation = Relaxation()
@@ -206,5 +228,13 @@ class Settings(Section):
     trainer: Trainer = Trainer()
     paper: Paper | None = None
 
+    @property
+    def effective(self) -> tuple[Relaxation, Gradient]:
+        """The free phase and the gradient as they are to be run."""
+        if self.sweeps == "settle":
+            return self.relaxation, self.gradient
+        plain = {"tolerance": None, "omega": 1.0}
+        return self.relaxation.model_copy(update=plain), self.gradient.model_copy(update=plain)
+
     def save(self, path: Path) -> None:
-        write_atomically(path, tomli_w.dumps(self.model_dump(mode="json", exclude_none=True)).encode())
+        write_atomically(path, tomli_w.dumps(self.as_toml()).encode())

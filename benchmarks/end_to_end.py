@@ -1,0 +1,98 @@
+"""What training costs besides gradients, and what a second process brings.
+
+Trains `cifar10-small` for one epoch of real CIFAR-10 (FFEBM_DATA names its folder): in one process of one thread, with a clock
+around the forward pass, the backward pass and the optimiser; and in two processes of one thread. Writes results/end_to_end.md.
+
+    python benchmarks/end_to_end.py
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from ffebm.experiment.environment import describe_environment
+from ffebm.experiment.preset import read_preset
+from ffebm.experiment.run import Run
+from ffebm.experiment.training import fitting
+from ffebm.experiment.training.learner import Learner
+from ffebm.model import FFEBM
+
+RESULT = Path(__file__).parent.parent / "results" / "end_to_end.md"
+SETTINGS = ["trainer.epochs=1", "trainer.threads=1"]
+
+
+class Clock:
+    """Adds up the time that functions take."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **options: Any) -> Any:
+            begin = time.perf_counter()
+            try:
+                return function(*args, **options)
+            finally:
+                if torch.is_grad_enabled() or function.__name__ == "adam":  # tests do not count
+                    self.seconds += time.perf_counter() - begin
+
+        return timed
+
+
+def share_of_gradients(folder: Path) -> tuple[float, float]:
+    """Of an epoch's seconds, those in gradients and optimiser; and all of them."""
+    clock = Clock()
+    FFEBM.forward = clock.around(FFEBM.forward)
+    Learner.backward = clock.around(Learner.backward)
+    torch.optim.adam.adam = clock.around(torch.optim.adam.adam)  # pyright: ignore[reportAttributeAccessIssue]
+    run = Run.create(folder / "clocked", "clocked")
+    learner = fitting.train(read_preset("cifar10-small", [*SETTINGS, f"data.root={os.environ['FFEBM_DATA']}"]), run, Console())
+    return clock.seconds, learner.seconds
+
+
+def throughput(folder: Path, processes: int) -> float:
+    """Images per second, in processes of one thread each."""
+    run = folder / f"processes-{processes}"
+    command = [sys.executable, "-m", "ffebm", "train", "cifar10-small", *SETTINGS, f"trainer.devices={processes}"]
+    subprocess.run([*command, "--output", str(run)], check=True)
+    return Run(run).metrics()[-1]["images_per_second"]
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    place = describe_environment(seed=0)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        speeds = {processes: throughput(folder, processes) for processes in (1, 2)}
+        inside, whole = share_of_gradients(folder)
+    lines = [
+        "## What training costs besides gradients",
+        "",
+        f"Made by `python benchmarks/end_to_end.py` at {place['commit'][:10]}, {place['time'][:10]}, on {place['processor']}, "
+        f"{place['cores']} cores, torch {place['packages']['torch']}:",
+        "one epoch of `cifar10-small` on real CIFAR-10, its test not counted.",
+        "",
+        "| | |",
+        "|---|---|",
+        f"| forward pass, backward pass, optimiser | {inside:.1f} s |",
+        f"| the whole epoch | {whole:.1f} s |",
+        f"| data, augmentation, logging, checkpoints, and all else | **{100 * (1 - inside / whole):.1f} %** of it |",
+        f"| one process of one thread | {speeds[1]:.1f} images/s |",
+        f"| two processes of one thread (DDP) | {speeds[2]:.1f} images/s, **{speeds[2] / speeds[1]:.2f} ×** |",
+    ]
+    RESULT.write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

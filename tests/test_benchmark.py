@@ -1,0 +1,126 @@
+"""The benchmark measures what it says; how fast anything is, is not tested."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+
+from ffebm.experiment.benchmark import PAPER, PLAIN, SHARP, Net, by_block, by_operation, measure, methods
+from ffebm.experiment.benchmark.command import GRID, parse, run_benchmark
+from ffebm.experiment.benchmark.meter import fastest, operations
+from ffebm.experiment.benchmark.speed import step
+from ffebm.experiment.benchmark.subjects import feedforward, noise
+from ffebm.experiment.data import digits
+from ffebm.experiment.errors import UserError
+
+SMALL = Net("conv12", 0.03125, 3)
+
+
+def test_operations_of_a_convolution_and_its_gradient_are_counted() -> None:
+    layer, x = nn.Conv2d(3, 5, 3, padding=1), torch.rand(2, 3, 8, 8)
+    once = 2 * 2 * 3 * 5 * 9 * 64 / 1e9
+    assert operations(lambda: layer(x)) == pytest.approx(once)
+    assert operations(lambda: layer(x).sum().backward()) == pytest.approx(2 * once)  # x wants no gradient
+
+
+def test_operations_of_the_papers_sweeps_are_those_of_its_arithmetic() -> None:
+    """Free: two convolutions a sweep, but the first has nothing to send down. Nudged: likewise, for both signs, and the very
+    first half-sweep serves both. Contrast: two correlations. Stages and readout: what plain backprop does for them."""
+    (ep,) = PAPER.methods("paper", ["ep"])
+    model = ep.apply(SMALL.build())
+    x, y = noise(SMALL)
+    counted = operations(lambda: step(model, x, y))
+    macs = 0
+    with torch.no_grad():
+        for number, (stage, block) in enumerate(model.chain):
+            macs += (2 if number == 0 else 3) * stage.macs(tuple(x.shape[1:]))
+            x = stage(x)
+            edge = block.energy.sweep_macs(tuple(x.shape[1:])) // 2
+            macs += ((2 * 20 - 1) + (4 * 5 - 1) + 2) * edge
+            x = block(x)
+    assert counted == pytest.approx(2 * SMALL.batch * macs / 1e9, rel=0.02)
+
+
+def test_the_feedforward_net_has_the_same_layers() -> None:
+    model = SMALL.build()
+    plain = feedforward(model)
+    assert sum(isinstance(module, nn.Conv2d) for module in plain) == 12
+    assert sum(isinstance(module, nn.MaxPool2d) for module in plain) == 3
+    x, _ = noise(SMALL)
+    assert plain(x).shape == model(x).logits.shape
+    dense = Net("dense", 0.05, 2)
+    assert feedforward(dense.build())(noise(dense)[0]).shape == (2, 10)
+
+
+def test_everything_is_measured() -> None:
+    rows = measure(SMALL, methods(), rounds=1, trained=2, data=digits())
+    assert [row.method for row in rows] == [PLAIN, *(method.name for method in methods())]
+    for row in rows:
+        assert row.seconds > 0
+        assert row.gflop > 0
+        assert row.memory > 0
+        assert row.ratio == pytest.approx(row.seconds / rows[0].seconds)
+        assert (row.cosine is None) == (row.method == PLAIN)
+    found = {row.method: row for row in rows}
+    assert found["ep, paper"].sweeps == "20 + 2·5"
+    assert found["bptt, paper"].sweeps == "20"
+    assert found["recurrent-backprop, sharp"].cosine > 0.99
+    assert found["bptt, paper"].memory > found["ep, paper"].memory
+
+
+def test_the_fastest_of_several_counts() -> None:
+    calls = []
+    times = fastest({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3)
+    assert calls == ["a", "b"] * 4
+    assert set(times) == {"a", "b"}
+
+
+def test_time_is_shared_out_over_blocks_and_operations() -> None:
+    (ep,) = SHARP.methods("sharp", ["ep"])
+    model = ep.apply(SMALL.build())
+    x, y = noise(SMALL)
+    times = by_block(model, x, rounds=1)
+    assert [time.block for time in times] == [f"block {k} of 6" for k in range(1, 7)]
+    assert all(time.stage > 0 and time.free > 0 for time in times)
+    assert any("convolution" in name for name, _, _ in by_operation(lambda: step(model, x, y)))
+
+
+def test_results_are_shown_and_written(tmp_path: Path) -> None:
+    shown = Console(record=True, width=150, file=io.StringIO())
+    run_benchmark(
+        ["dense:0.05:4"],
+        everything=False,
+        trained=0,
+        data=None,
+        quality=True,
+        rounds=1,
+        threads=None,
+        profile=True,
+        output=tmp_path / "speed",
+        out=shown,
+        notes=shown,
+    )
+    text = shown.export_text()
+    assert "ep, paper" in text
+    assert "block 1 of 2" in text
+    document = json.loads((tmp_path / "speed" / "speed.json").read_text())
+    assert document["rows"][0]["method"] == PLAIN
+    assert document["environment"]["processor"] is not None
+    assert "ep, paper" in (tmp_path / "speed" / "speed.md").read_text()
+    assert (tmp_path / "speed" / "speed.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_nets_are_named() -> None:
+    assert parse("conv12") == Net("conv12", 0.125, 128)
+    assert parse("dense:1:256") == Net("dense", 1.0, 256)
+    assert all(parse(net) for net in GRID)
+    for wrong in ("conv13", "conv12:wide", "conv12:0:1", "conv12:1:0", "conv12:1:2:3"):
+        with pytest.raises(UserError, match=re.escape("conv12:0.125:128")):
+            parse(wrong)
