@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help install run test test-slow test-data test-kill compare cifar10 lint format docs bench clean
+.PHONY: help install run test test-slow test-data test-kill compare cifar10 lint format docs bench bench-scaling bench-training measure clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -47,7 +47,17 @@ format: install  ## put the code in the house style
 docs: install  ## the documentation, into site/
 	$(BIN)/mkdocs build --strict
 
-bench: install  ## the measurements that the docs cite, into results/
+bench: install  ## how fast and how true gradients are, into results/speed (half an hour; CIFAR-10 if FFEBM_DATA names it)
+	$(BIN)/ffebm bench conv12 conv12-bs3 conv12-bs4 --trained 600 --rounds 12 --output results/speed/trained
+	$(BIN)/ffebm bench --all --no-quality --output results/speed/grid
+
+bench-scaling: install  ## how time and memory grow with depth, width, batch, block size and sweeps, into results/
+	$(BIN)/python benchmarks/scaling.py
+
+bench-training: install  ## what training costs besides gradients, and what a second process brings (FFEBM_DATA names CIFAR-10)
+	$(BIN)/python benchmarks/end_to_end.py
+
+measure: install  ## the measurements of gradients that the docs cite, into results/
 	$(BIN)/python benchmarks/gradient_quality.py
 	$(BIN)/python benchmarks/contrast_accuracy.py
 

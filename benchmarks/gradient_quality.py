@@ -31,7 +31,7 @@ from ffebm import (
     build,
 )
 from ffebm.builder import Layer
-from ffebm.diagnostics import converged_gradients, cosines
+from ffebm.diagnostics import converged_gradients, cosines, gradients
 from ffebm.errors import UnsettledError
 from ffebm.experiment.data import digits
 from ffebm.gradient.equilibrium_propagation import Scale
@@ -57,6 +57,8 @@ def main() -> None:
         *scales(),
         "",
         *poolings(),
+        "",
+        *stopping(),
     ]
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text("\n".join(lines) + "\n")
@@ -113,6 +115,36 @@ def poolings() -> list[str]:
         "no equilibrium then, and no true gradient to compare with.",
         "",
         *markdown(["pooling", "residual", "β = 0.2", "β = 0.05", "β = 0.01"], rows),
+    ]
+
+
+def stopping() -> list[str]:
+    """A number of nudged sweeps against a tolerance, from a free phase that has settled and from one that has not."""
+    model, x, y = trained([ConvLayer(16), ConvLayer(16), ConvLayer(32, pool=MaxPool()), ConvLayer(32)])
+    truth = converged_gradients(model, x, y)
+    frees = {"5 sweeps": FixedPoint(5, omega=1.1), "settled": SETTLE}
+    rules = {
+        "2 sweeps": FixedPoint(2, order="output-first", omega=1.1),
+        "3 sweeps": FixedPoint(3, order="output-first", omega=1.1),
+        "5 sweeps": FixedPoint(5, order="output-first", omega=1.1),
+        **{
+            f"tolerance {tolerance:g} β": FixedPoint(60, order="output-first", omega=1.1, tolerance=tolerance)
+            for tolerance in (0.1, 0.03, 0.01, 0.001)
+        },
+    }
+    rows = []
+    for name, relax in track(list(rules.items()), "stopping", transient=True):
+        cells = []
+        for free in frees.values():
+            net = deepcopy(model).use(EquilibriumPropagation(relax, beta=0.02), free)
+            cells.append(f"{min(cosines(gradients(net, x, y), truth).values()):.4f}")
+        rows.append([name, *cells])
+    return [
+        "### When to stop the nudged phase",
+        "",
+        "The net of the first table, β = 0.02, ω = 1.1. A tolerance is the largest change of any unit in a sweep, over β.",
+        "",
+        *markdown(["nudged phase", *(f"free phase: {name}" for name in frees)], rows),
     ]
 
 

@@ -265,23 +265,29 @@ def iterate(
     """Apply `step` up to `steps` times, each sample until all copies of it settle; the one loop of the library."""
     batch = state[0].shape[0]
     previous = state
-    settled = torch.zeros(batch, dtype=torch.bool, device=state[0].device)
+    settled: Tensor | None = None  # which samples have; None while none has
     residual = state[0].new_full((batch,), math.inf)
-    sweeps = torch.zeros_like(settled, dtype=torch.long)
+    sweeps = torch.zeros(batch, dtype=torch.long, device=state[0].device)
     if observer is not None:
         observer(0, state)
     for done in range(1, steps + 1):
         previous, state = state, step(state)
         if tolerance is not None:
-            if bool(settled.any()):
+            if settled is None:
+                residual = change(state, previous)
+                sweeps += 1
+            else:
                 pairs = zip(previous, state, strict=True)
                 state = tuple(torch.where(per_sample(settled, new), old, new) for old, new in pairs)
-            residual = torch.where(settled, residual, change(state, previous))
-            sweeps = sweeps + ~settled
-            settled = (residual.view(copies, -1).amax(0) <= tolerance).repeat(copies)
+                residual = torch.where(settled, residual, change(state, previous))
+                sweeps += ~settled
+            calm = residual <= tolerance
+            if copies > 1:
+                calm = calm.view(copies, -1).all(0).repeat(copies)
+            settled = calm if bool(calm.any()) else None
         if observer is not None:
             observer(done, state)
-        if tolerance is not None and bool(settled.all()):
+        if settled is not None and bool(settled.all()):
             break
     if tolerance is None:
         return Relaxed(state, change(state, previous), torch.full_like(sweeps, steps))

@@ -27,8 +27,7 @@ from ffebm.experiment.files import write_atomically
 USUAL = ("conv12:0.125:128",)
 GRID = (
     "dense:1:256",
-    *(f"{net}:{size}" for net in ("conv6", "conv12", "conv15") for size in ("0.125:32", "0.125:128", "0.125:256")),
-    *(f"{net}:{size}" for net in ("conv6", "conv12", "conv15") for size in ("0.25:128", "0.5:32")),
+    *(f"{net}:{size}" for net in ("conv6", "conv12", "conv15") for size in ("0.125:32", "0.125:256", "0.25:64", "0.5:32")),
 )
 HEADER = ("gradient", "sweeps", "time", "× plain", "GFLOP/s", "of peak", "memory", "cosine")
 

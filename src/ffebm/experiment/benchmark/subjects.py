@@ -18,7 +18,13 @@ from ffebm.interaction import Convolution, Dense
 from ffebm.model import FFEBM
 from ffebm.relaxation import FixedPoint
 
-PRESETS = {"conv6": "cifar10-l6-bs2", "conv12": "cifar10-l12-bs2", "conv15": "cifar100-l15"}
+PRESETS = {
+    "conv6": "cifar10-l6-bs2",
+    "conv12": "cifar10-l12-bs2",
+    "conv12-bs3": "cifar10-l12-bs3",
+    "conv12-bs4": "cifar10-l12-bs4",
+    "conv15": "cifar100-l15",
+}
 NETS = ("dense", *PRESETS)
 CLASSES = 10
 
