@@ -155,7 +155,7 @@ def test_copies_of_the_same_samples_share_what_they_have_in_common() -> None:
         nudge = Stationary(torch.tensor([0.1, 0.1, -0.1, -0.1], dtype=torch.float64), (None, None, torch.ones(4, 3)))
         for order in ORDERS:
             relax = FixedPoint(3, order=order)
-            shared = relax(energy, twice, start=start, nudge=nudge, copies=2).state
+            shared = relax(energy, x, start=state, nudge=nudge, copies=2).state
             torch.testing.assert_close(shared, slow(relax, energy, twice, nudge, start).state, rtol=0, atol=1e-14)
 
 

@@ -26,7 +26,7 @@ class Currents:
     Args:
         start: the state that the relaxation starts from; layers are compared with it by identity.
         blank: whether that is zero in every layer.
-        copies: how many times it holds the same samples, one after the other.
+        copies: how many times it holds the samples of `x`, one copy of the batch after the other.
     """
 
     def __init__(self, energy: Hopfield, x: Tensor, start: State, *, blank: bool = False, copies: int = 1) -> None:
@@ -38,9 +38,14 @@ class Currents:
         self._visited: dict[int, tuple[Tensor, Visit]] = {}  # by edge: the state below it, and what it gave
 
     def __call__(self, state: State, layer: int) -> Tensor:
+        if self._start and not any(s is begun for s, begun in zip(state, self._start, strict=True)):
+            self._start = ()  # long past: let its memory go
         down = self._down(state, layer)
         if layer == 0:
-            return self._x.clone() if down is None else down.add_(self._x)
+            if down is None:
+                return torch.cat([self._x] * self._copies)
+            down.unflatten(0, (self._copies, -1)).add_(self._x)
+            return down
         up = self._up(state, layer - 1)
         return up if down is None else down.add_(up)
 
@@ -48,17 +53,21 @@ class Currents:
         edge, pre = self._edges[index], state[index]
         if _pools(edge):
             return self._visit(index, edge, pre).pooled.clone()  # the visit is kept
-        if self._copies > 1 and pre is self._start[index]:
+        if self._copies > 1 and self._begins(state, index):
             return torch.cat([edge.up(pre[: len(pre) // self._copies])] * self._copies)
         return _own(edge, edge.up(pre))
 
     def _down(self, state: State, layer: int) -> Tensor | None:
-        if layer == len(self._edges) or (self._blank and state[layer + 1] is self._start[layer + 1]):
+        if layer == len(self._edges) or (self._blank and self._begins(state, layer + 1)):
             return None
         edge, pre, post = self._edges[layer], state[layer], state[layer + 1]
         if _pools(edge):
             return edge.down(pre, post, self._visit(layer, edge, pre))
         return _own(edge, edge.down(pre, post))
+
+    def _begins(self, state: State, layer: int) -> bool:
+        """Whether a layer still is where it started."""
+        return bool(self._start) and state[layer] is self._start[layer]
 
     def _visit(self, index: int, edge: Convolution, pre: Tensor) -> Visit:
         seen = self._visited.get(index)

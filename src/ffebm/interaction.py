@@ -189,13 +189,14 @@ class Convolution(Interaction):
         weights = -weights.view(-1, 1, 1, 1)
         unpooled = _mean_and_difference(self._unpool(*high), self._unpool(*low))
         pre = _mean_and_difference(high[0], low[0])
-        change = weights * unpooled.difference
+        for part in unpooled:
+            part.mul_(weights)
         gradients: dict[str, Tensor] = {}
         if self.weight.requires_grad:
-            gradients["weight"] = self._correlate(pre.mean, change)
-            gradients["weight"] += self._correlate(pre.difference, weights * unpooled.mean)
+            gradients["weight"] = self._correlate(pre.mean, unpooled.difference)
+            gradients["weight"] += self._correlate(pre.difference, unpooled.mean)
         if self.bias is not None and self.bias.requires_grad:
-            gradients["bias"] = change.sum((0, 2, 3))
+            gradients["bias"] = unpooled.difference.sum((0, 2, 3))
         return gradients
 
     def _correlate(self, pre: Tensor, post: Tensor) -> Tensor:

@@ -73,30 +73,26 @@ class Relaxation(ABC):
         """Relax from `start` (default: the energy's own), tilted by `nudge`; `observer` sees every state on the way.
 
         Args:
-            copies: how many times `x` and `start` hold the same samples, one after the other. What these have in common before
-                a nudge parts them is then computed once, and all copies of a sample stop together: only if both nudged phases
-                of a contrast made as many sweeps does what the free phase left unsettled cancel.
+            copies: relax every sample this many times, each copy under its own part of `nudge`, one copy of the batch after the
+                other. What copies have in common before a nudge parts them is computed once, and all copies of a sample stop
+                together: only if both nudged phases of a contrast made as many sweeps does what the free phase left unsettled
+                cancel.
         """
         check_input(energy, x)
         if start is not None:
             check_state(energy, start, x)
         if torch.is_grad_enabled() and any(t.requires_grad for t in (x, *energy.parameters(), *(start or ()))):
-            return self._relax(energy, x, start, nudge, observer, recorded=True)
+            return self._relax(energy, x, start, nudge, observer, copies, recorded=True)
         parts = [slice(None)]
         if observer is None and copies == 1:
             sample = (x[:1], *(energy.init_state(x[:1]) if start is None else (s[:1] for s in start)))
             parts = portions(len(x), sample)
         nudges = [None if nudge is None else nudge.part(part) for part in parts]
-        if nudge is not None and None in nudges:
-            parts, nudges = [slice(None)], [nudge]
-        if len(parts) == 1:
-            return self._relax(energy, x, start, nudges[0], observer, copies=copies)
-        return _joined(
-            [
-                self._relax(energy, x[part], None if start is None else tuple(s[part] for s in start), tilt, None)
-                for part, tilt in zip(parts, nudges, strict=True)
-            ]
-        )
+        if len(parts) == 1 or (nudge is not None and None in nudges):
+            return self._relax(energy, x, start, nudge, observer, copies)
+        starts = [None if start is None else tuple(s[part] for s in start) for part in parts]
+        pieces = [self._relax(energy, x[part], begin, tilt) for part, begin, tilt in zip(parts, starts, nudges, strict=True)]
+        return _joined(pieces)
 
     def unrecorded(
         self, energy: Energy, x: Tensor, start: State, nudge: Nudge | None = None, *, fresh: bool = False, copies: int = 1
@@ -104,10 +100,11 @@ class Relaxation(ABC):
         """`sweep` as a function of the state alone, for many sweeps that no graph records; here a subclass prepares for them.
 
         Args:
-            start: the state that the first sweep is going to get.
+            start: the state that the first sweep is going to get, all copies of it.
             fresh: whether that is the energy's own.
-            copies: how many times it holds the same samples.
+            copies: how many times that state, and those to come, hold the samples of `x`.
         """
+        x = repeated(x, copies)
         return lambda state: self.sweep(energy, state, x, nudge)
 
     def _relax(
@@ -116,22 +113,27 @@ class Relaxation(ABC):
         x: Tensor,
         start: State | None,
         nudge: Nudge | None,
-        observer: Observer | None,
-        *,
+        observer: Observer | None = None,
         copies: int = 1,
+        *,
         recorded: bool = False,
     ) -> Relaxed:
-        begin = start
-        if begin is None:
-            begin = energy.init_state(x)
-            check_state(energy, begin, x)
-        sweep: Sweep = lambda state: self.sweep(energy, state, x, nudge)  # noqa: E731
-        if not recorded:
-            sweep = self.unrecorded(energy, x, begin, nudge, fresh=start is None, copies=copies)
-        relaxed = iterate(sweep, begin, self.steps, self.tolerance, observer, copies)
+        def begin() -> State:
+            state = energy.init_state(x) if start is None else start
+            check_state(energy, state, x)
+            return tuple(repeated(s, copies) for s in state)
+
+        state = begin()
+        if recorded:
+            sweep = Relaxation.unrecorded(self, energy, x, state, nudge, copies=copies)
+        else:
+            sweep = self.unrecorded(energy, x, state, nudge, fresh=start is None, copies=copies)
+        held = [state]
+        del state  # the loop alone holds it, and lets it go when it moves on
+        relaxed = iterate(sweep, held.pop(), self.steps, self.tolerance, observer, copies)
         # Clamped units move by 1 at most, and settling ones by less and less. NaN fails the comparison too.
         if not bool((relaxed.residual <= 1).all()):  # the only wait for the device
-            self._explain(energy, x, begin, nudge)
+            self._explain(energy, repeated(x, copies), begin(), nudge)
         return relaxed
 
     @torch.no_grad()
@@ -299,6 +301,11 @@ def change(state: State, previous: State) -> Tensor:
     """The largest change of any unit, for every sample, shape (B,)."""
     layers = [(new - old).abs_().amax(tuple(range(1, new.dim()))) for new, old in zip(state, previous, strict=True)]
     return torch.stack(layers).amax(0)
+
+
+def repeated(tensor: Tensor, copies: int) -> Tensor:
+    """The batch as many times, one after the other."""
+    return tensor if copies == 1 else torch.cat([tensor] * copies)
 
 
 def _joined(pieces: Sequence[Relaxed]) -> Relaxed:

@@ -179,10 +179,8 @@ class EquilibriumPropagation(ImplicitEstimator):
             return (stacked, state) if self.variant == "positive" else (state, stacked)
 
         watch: Observer | None = None if observer is None else lambda sweeps, stacked: observer(sweeps, *pair(stacked))
-        start = tuple(self._stack(s) for s in state)
         copies = 2 if self.variant == "centered" else 1
-        relax = self._relax_for(x)
-        return pair(relax(energy, self._stack(x), start=start, nudge=nudge, observer=watch, copies=copies).state)
+        return pair(self._relax_for(x)(energy, x, start=state, nudge=nudge, observer=watch, copies=copies).state)
 
     def _relax_for(self, x: Tensor) -> Relaxation:
         """The nudged relaxation, its tolerance relative to β: a nudge of 0.05 settles within 1e-4 before it has acted."""
