@@ -96,7 +96,7 @@ def _data(folder: Path | None) -> Dataset:
 
 def cells(row: Row) -> tuple[str, ...]:
     return (
-        row.method,
+        row.method.replace("recurrent-backprop", "rbp"),
         row.sweeps,
         f"{1e3 * row.seconds:.0f} ms",
         f"{row.ratio:.2f}",
@@ -108,9 +108,9 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def _shown(net: Net, rows: Sequence[Row]) -> Table:
-    shown = Table(title=net.label, box=box.SIMPLE_HEAD)
+    shown = Table(title=net.label, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for name in HEADER:
-        shown.add_column(name, justify="left" if name in HEADER[:2] else "right")
+        shown.add_column(name, justify="left" if name in HEADER[:2] else "right", no_wrap=True)
     for row in rows:
         shown.add_row(*cells(row))
     return shown
@@ -150,7 +150,7 @@ def _write(rows: Sequence[Row], output: Path, trained: int, data: Dataset | None
         "Times are the shortest of several, all methods taking turns. `× plain` is the ratio to backprop through a feedforward",
         "net of the same layers (convolution, pooling, batch-norm, ReLU); `of peak` is against a product of 1024 × 1024",
         "matrices in the same run; `memory` has all tensors alive at the worst moment; `cosine` is the smallest over all",
-        "parameters, of the gradient of 32 samples with the fully converged one in float64.",
+        "parameters, of the gradient of 32 samples with the fully converged one in float64. rbp is recurrent backprop.",
     ]
     for label in dict.fromkeys(row.label for row in rows):
         lines += ["", f"### {label}", "", "| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]

@@ -121,9 +121,9 @@ class Schedule:
 
 
 PAPER = Schedule(20, 5)  # Table [tab:hyperparameters], twelve layers
-QUICK = Schedule(4, 2, omega=1.1, beta=0.02)  # for blocks of two layers: as good a gradient as the paper's
-SHARP = Schedule(6, 4, omega=1.1, beta=0.01)  # likewise: a cosine of 0.999 for every parameter
-SETTLE = Schedule(20, 5, omega=1.1, beta=0.02, tolerance=3e-3)  # for any block: what `ffebm train` does unless told otherwise
+QUICK = Schedule(4, 2, omega=1.1, beta=0.02)  # enough for blocks of two layers while their weights are small
+SHARP = Schedule(6, 4, omega=1.1, beta=0.01)  # likewise, for a better gradient
+SETTLE = Schedule(20, 5, omega=1.1, beta=0.02, tolerance=3e-3)  # how `ffebm train` relaxes unless told otherwise
 KINDS = ("ep", "id", "recurrent-backprop", "bptt")
 
 
