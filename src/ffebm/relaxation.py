@@ -201,7 +201,7 @@ class FixedPoint(Relaxation):
         self, energy: Energy, x: Tensor, start: State, nudge: Nudge | None = None, *, fresh: bool = False, copies: int = 1
     ) -> Sweep:
         if not isinstance(energy, Hopfield) or type(self).sweep is not FixedPoint.sweep:
-            return super().unrecorded(energy, x, start, nudge)
+            return super().unrecorded(energy, x, start, nudge, copies=copies)
         currents = Currents(energy, x, start, blank=fresh and energy.starts_blank, copies=copies)
         return lambda state: self._sweep(energy, currents, state, nudge, overwrite=True)
 
