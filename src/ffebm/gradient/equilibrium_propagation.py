@@ -44,8 +44,8 @@ class EquilibriumPropagation(ImplicitEstimator):
 
     Args:
         relax: the nudged phases, which start from the free equilibrium. Starting with the last layer, where the error
-            enters, wastes no half-sweep. A tolerance counts relative to `beta`, and is a poor judge: a nudge spreads over many
-            units, each of which moves far less.
+            enters, wastes no half-sweep. A tolerance counts relative to `beta`, and has to be small: the nudge is
+            spread over all units, each of which moves far less.
         beta: the strength of the nudge. Small is accurate until rounding drowns the contrast; in float32 that leaves a wide
             window, roughly 0.001 to 0.2.
         variant: `"centered"` has an error of order β²; `"positive"` and `"negative"` contrast one nudged state with the
