@@ -33,8 +33,8 @@ class Activation:
     def step(self, v: Tensor, s: Tensor, omega: float = 1.0) -> Tensor:
         r"""The next state of a layer in state `s` under the current `v`: ω times the way to $\sigma(v)$, inside the box.
 
-        Where σ is straight, the way goes to $a v$ before it is cut off. That is projected over-relaxation, which for ω
-        between 0 and 2 never raises the energy; going to the cut-off value would crawl along the walls of the box.
+        Where σ is straight, the way goes to $a v$ before it is cut off. That is projected over-relaxation: for ω between 0
+        and 2, moving one layer so never raises an energy that is quadratic in it.
         """
         if omega == 1:
             return self.sigma(v)
