@@ -1,0 +1,52 @@
+"""The command `ffebm`. Imports what takes long only inside the commands that need it."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import typer
+from rich.markup import escape
+
+from ffebm.experiment.command_line import data
+from ffebm.experiment.command_line.console import EPILOGS, notes
+from ffebm.experiment.command_line.reference import presets, settings
+from ffebm.experiment.command_line.results import evaluate, predict
+from ffebm.experiment.command_line.speed import bench
+from ffebm.experiment.command_line.training import train
+from ffebm.experiment.errors import UserError
+from ffebm.experiment.processes import process_rank
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Train networks that are part digital, part analog: backprop through the digital parts, equilibrium propagation "
+    "through the analog ones.",
+)
+data_app = typer.Typer(no_args_is_help=True, help="Look after data sets: say which are there, download what is not.")
+app.add_typer(data_app, name="data")
+for place, commands in ((app, (train, evaluate, predict, presets, settings, bench)), (data_app, (data.check, data.fetch))):
+    for command in commands:
+        place.command(epilog=EPILOGS[command])(command)
+
+
+def main() -> None:
+    """Run the command; turn mistakes that a person can mend into a message and exit code 1."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")  # ×, β and … belong to what is shown
+    try:
+        app()
+    except UserError as error:
+        _fail(str(error))
+    except OSError as error:  # a full disk, a folder that may not be written
+        _fail(f"The system refused: {error}.")
+
+
+def _fail(message: str) -> None:
+    where = f" in process {process_rank()}" if process_rank() else ""
+    notes.print(f"[bold red]Error{where}:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    sys.exit(1)

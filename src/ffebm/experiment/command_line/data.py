@@ -1,0 +1,54 @@
+"""`ffebm data check` and `ffebm data fetch`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from ffebm.experiment.command_line.console import DataOption, examples, notes, out
+from ffebm.experiment.errors import UserError
+
+
+@examples("ffebm data check ~/data")
+def check(
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="DIR", help="Folder of the data sets; else FFEBM_DATA names it.")
+    ] = None,
+) -> None:
+    """Say which data sets a folder holds, whole, damaged or in part. Fails if one is damaged."""
+    from ffebm.experiment import data
+
+    folder = folder or data.default_folder()
+    if folder is None:
+        raise UserError("Which folder? Name it, or set the environment variable FFEBM_DATA.")
+    if not folder.is_dir():
+        raise UserError(f"There is no folder {folder}.")
+    with notes.status("Reading …"):
+        report = data.check(folder)
+    colours = {"complete": "green", "damaged": "red", "partial": "yellow", "absent": "dim"}
+    table = Table("data set", "state", "")
+    for name, sentence in report.items():
+        state, _, rest = sentence.partition(": ")
+        table.add_row(name, f"[{colours[state]}]{state}[/]", escape(rest))
+    out.print(table)
+    if any(sentence.startswith("damaged") for sentence in report.values()):
+        raise typer.Exit(1)
+
+
+@examples("ffebm data fetch cifar10 --data ~/data", "FFEBM_DATA=~/data ffebm data fetch mnist")
+def fetch(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="cifar10, cifar100, mnist, fashion-mnist or imagenet32.")],
+    data: DataOption = None,
+) -> None:
+    """Download a data set from its official address: checked, resumable, and in place only when it is whole."""
+    from ffebm.experiment.data import default_folder
+    from ffebm.experiment.data.fetch import fetch
+
+    root = data or default_folder()
+    if root is None:
+        raise UserError("Where to? Give --data DIR, or set the environment variable FFEBM_DATA.")
+    out.print(f"{name} is in {escape(str(fetch(name, root.expanduser(), notes)))}", highlight=False, soft_wrap=True)

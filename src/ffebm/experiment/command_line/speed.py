@@ -1,0 +1,52 @@
+"""`ffebm bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ffebm.experiment.command_line.console import DataOption, examples, notes, out
+
+
+@examples(
+    "ffebm bench                   # 12 layers, an eighth of the width, batch 128",
+    "ffebm bench --trained 600     # on weights that have learned something",
+    "ffebm bench conv12:0.5:32 dense:1:256 --no-quality",
+    "ffebm bench --profile         # where the time goes, by block and operation",
+    "ffebm bench --all --output results/speed/grid",
+)
+def bench(
+    nets: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NET:WIDTH:BATCH", help="dense, conv6, conv12 or conv15, with width and batch behind it."),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All nets, widths and batches.")] = False,
+    trained: Annotated[
+        int, typer.Option(metavar="STEPS", min=0, help="Train this long first, on CIFAR-10 or else on the bundled digits.")
+    ] = 0,
+    data: DataOption = None,
+    quality: Annotated[bool, typer.Option(help="Compare every gradient with the fully converged one.")] = True,
+    rounds: Annotated[int, typer.Option(min=1, help="Timings of each method, of which the shortest counts.")] = 5,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads; all cores by default.")] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Also say where the time of a step goes.")] = False,
+    output: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for speed.json, speed.md and speed.png.")] = None,
+) -> None:
+    """Measure gradients: time beside plain backprop, speed beside the machine's peak, memory, and how true they are."""
+    with notes.status("Loading torch …"):
+        from ffebm.experiment.benchmark.command import run_benchmark
+
+    run_benchmark(
+        nets or [],
+        everything=everything,
+        trained=trained,
+        data=data,
+        quality=quality,
+        rounds=rounds,
+        threads=threads,
+        profile=profile,
+        output=output,
+        out=out,
+        notes=notes,
+    )

@@ -1,0 +1,146 @@
+"""`ffebm train`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from ffebm.experiment.command_line.console import DataOption, examples, notes, out, percent
+from ffebm.experiment.errors import UserError
+from ffebm.experiment.processes import is_first
+
+if TYPE_CHECKING:
+    from ffebm.experiment.run import Run
+    from ffebm.experiment.settings import Settings
+    from ffebm.experiment.training import Learner
+
+LOADING = "Loading torch and Lightning …"
+
+
+@examples(
+    "ffebm train                     # digits, in under a minute",
+    "ffebm train gradient.kind=id    # by implicit differentiation",
+    "ffebm train cifar10-small --data ~/data --output runs/mine",
+    "ffebm train --resume runs/mine",
+    "ffebm train my.toml seed=1 'model.split=[2, 2]'",
+    "ffebm train cifar100-l15 --data ~/data trainer.devices=8",
+)
+def train(
+    source: Annotated[
+        str | None, typer.Argument(metavar="PRESET|FILE.toml", help="What to train; `ffebm presets` lists what there is.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change; `ffebm settings` explains all.")
+    ] = None,
+    data: DataOption = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Folder for the results; a fresh one below runs/ by default.")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Go on with a run that was interrupted.")] = None,
+    deterministic: Annotated[
+        bool,
+        typer.Option(
+            "--deterministic",
+            help="Use only algorithms that give the same bits again: on the same machine and versions, with as many threads "
+            "and processes. On one CPU thread that is so anyway. Across machines or thread counts nothing can promise it.",
+        ),
+    ] = False,
+) -> None:
+    """Train a model, and put all that comes of it into a folder."""
+    given = list(overrides or [])
+    if source is not None and "=" in source:  # no preset was named
+        source, given = None, [source, *given]
+    if resume is None and data is not None:
+        given.append(f"data.root={json.dumps(str(data.expanduser().absolute()), ensure_ascii=False)}")  # TOML quotes alike
+    if deterministic:
+        given.append("trainer.deterministic=true")
+    if resume is not None:
+        if source is not None or given or output is not None:
+            raise UserError(
+                "A resumed run keeps its settings: give --resume alone, or with --data if that has moved. "
+                "To change settings, start a new run from its settings.toml."
+            )
+        _resume(resume, data)
+    else:
+        from ffebm.experiment.preset import DEFAULT, read_preset_or_file
+
+        settings = read_preset_or_file(source, given)
+        if settings.data.root is None and settings.data.name != "digits" and (named := os.environ.get("FFEBM_DATA")):
+            settings = settings.model_copy(update={"data": settings.data.at(Path(named))})  # so that the run can be made again
+        _start(settings, output, Path(source).stem if source else DEFAULT)
+
+
+def _start(settings: Settings, output: Path | None, name: str) -> None:
+    with notes.status(LOADING):
+        from ffebm.experiment.run import Run
+        from ffebm.experiment.training import train
+
+    first = is_first(settings.trainer.processes)
+    run = Run.create(output, name) if first else Run(output or Path("runs"))  # only the first process writes
+    _follow(run, first, lambda: train(settings, run, notes))
+
+
+def _resume(folder: Path, data: Path | None) -> None:
+    with notes.status(LOADING):
+        from ffebm.experiment.run import Run
+        from ffebm.experiment.training import resume
+
+    run = Run.open(folder)
+    _follow(run, is_first(run.settings().trainer.processes), lambda: resume(run, notes, data))
+
+
+def _follow(run: Run, first: bool, training: Callable[[], Learner]) -> None:
+    """Train, and say where the results go, how it went, and how to go on."""
+    from ffebm.experiment.run import remake_command, resume_command
+    from ffebm.experiment.training import Stopped
+
+    if first:
+        notes.print(f"Run folder: [bold]{escape(str(run.folder))}[/]", highlight=False)
+    try:
+        learner = training()
+    except Stopped as stop:
+        if first:
+            notes.print(f"{stop} Go on with: [bold]{escape(resume_command(run))}[/]", highlight=False)
+        raise typer.Exit(stop.exit_code if first else 0) from None
+    except UserError:
+        if first:
+            run.discard_if_empty()
+        raise
+    if first:
+        _summarise(learner, run)
+        place = escape(shlex.quote(str(run.folder)))
+        out.print(f"Run folder:     [bold]{place}[/]", highlight=False, soft_wrap=True)
+        out.print(f"Look closer:    ffebm evaluate {place}", highlight=False, soft_wrap=True)
+        out.print(f"Make it again:  {escape(remake_command(run))}", highlight=False, soft_wrap=True)
+
+
+def _summarise(learner: Learner, run: Run) -> None:
+    from ffebm.experiment.training.progress import clock
+
+    rows, settings = learner.history, learner.settings
+    last, best = rows[-1], max(rows, key=lambda row: row["test_accuracy"])
+    table = Table(title=escape(run.folder.name), show_header=False, title_justify="left")
+    blocks = f"{settings.model.blocks} block{'s' if settings.model.blocks > 1 else ''}"
+    table.add_row("model", f"{settings.model.layers} layers in {blocks}, width {settings.model.width:g}")
+    table.add_row("gradient", settings.gradient.kind)
+    table.add_row("test accuracy", f"[bold]{percent(last['test_accuracy'])}[/] (best {percent(best['test_accuracy'])})")
+    if len(learner.dataset.classes) > 10:
+        table.add_row("top-5", percent(last["test_top5"]))
+    table.add_row("test loss", f"{last['test_loss']:.4f}")
+    table.add_row("training accuracy", percent(last["train_accuracy"]))
+    table.add_row("residual", f"{last['residual']:.1e}")
+    table.add_row("training time", f"{clock(last['seconds'])}, {last['images_per_second']:,.0f} images/s")
+    if settings.paper is not None and settings.gradient.kind in ("ep", "id"):
+        scores = settings.paper.ep if settings.gradient.kind == "ep" else settings.paper.id
+        table.add_row(
+            "the paper", f"{scores.top1} ± {scores.top1_spread} % (full width and epochs, {scores.hours} h on an A100)"
+        )
+    out.print(table)
