@@ -44,9 +44,10 @@ def presets(
         )
     out.print(table)
     out.print(
-        "\nSweeps: free, at most unless sweeps is plain, + nudged. Paper: top-1 accuracy in per cent, top-5 below, and the spread over three seeds; β is "
-        "0.2 in all of these. All train by equilibrium propagation unless gradient.kind is id, recurrent-backprop or bptt. "
-        "model.width=0.125 scales one down to a small machine, as in cifar10-small; `ffebm presets NAME` prints all settings.",
+        "\nSweeps: free, at most unless sweeps is plain, + nudged. Paper: top-1 accuracy in per cent, top-5 below, the spread "
+        "over three seeds; β is 0.2 in all of these. All train by equilibrium propagation unless gradient.kind is id, "
+        "recurrent-backprop or bptt. model.width=0.125 scales one down to a small machine, as in cifar10-small; "
+        "`ffebm presets NAME` prints all settings.",
         highlight=False,
     )
 
