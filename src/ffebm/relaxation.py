@@ -23,6 +23,8 @@ Observer = Callable[[int, State], None]  # called with the number of sweeps done
 Order = Literal["odd-even", "even-odd", "output-first", "output-last", "synchronous"]
 
 RUNAWAY = 10  # sweeps that move units by this many times what the first did, and ever more, will not come back
+STANDSTILL = 4  # units of rounding: a sweep that moves no unit by more has nothing left to do
+LOOKS = 4  # sweeps between two looks for a standstill, each of which costs a tenth of a sweep and waits for the device
 
 
 class Relaxed(NamedTuple):
@@ -38,7 +40,8 @@ class Relaxation(ABC):
     """A map from state to state, one sweep, repeated a fixed number of times or until it changes nothing.
 
     Args:
-        steps: the number of sweeps, or their maximum when there is a tolerance.
+        steps: the number of sweeps, or their maximum when there is a tolerance. Without one, a free relaxation that nobody
+            records or observes skips those of its sweeps that would change nothing but rounding.
         tolerance: a sample is left as it is once no unit of it moves by more than this in a sweep. Each sample stops
             on its own, so the result never depends on which others share its batch.
     """
@@ -130,7 +133,10 @@ class Relaxation(ABC):
             sweep = self.unrecorded(energy, x, state, nudge, fresh=start is None, copies=copies)
         held = [state]
         del state  # the loop alone holds it, and lets it go when it moves on
-        relaxed = iterate(sweep, held.pop(), self.steps, self.tolerance, observer, copies)
+        # A nudge may move units by so little that rounding hides it while they still are on their way.
+        unwatched = nudge is None and observer is None and not recorded and self.tolerance is None
+        standstill = STANDSTILL * torch.finfo(x.dtype).eps if unwatched and x.dtype in (torch.float32, torch.float64) else None
+        relaxed = iterate(sweep, held.pop(), self.steps, self.tolerance, observer, copies, standstill=standstill)
         # Clamped units move by 1 at most, and settling ones by less and less. NaN fails the comparison too.
         if not bool((relaxed.residual <= 1).all()):  # the only wait for the device
             self._explain(energy, repeated(x, copies), begin(), nudge)
@@ -262,10 +268,22 @@ _REVERSED: dict[Order, Order] = {
 
 
 def iterate(
-    step: Sweep, state: State, steps: int, tolerance: float | None, observer: Observer | None = None, copies: int = 1
+    step: Sweep,
+    state: State,
+    steps: int,
+    tolerance: float | None,
+    observer: Observer | None = None,
+    copies: int = 1,
+    *,
+    standstill: float | None = None,
 ) -> Relaxed:
-    """Apply `step` up to `steps` times, each sample until all copies of it settle; the one loop of the library."""
+    """Apply `step` up to `steps` times, each sample until all copies of it settle; the one loop of the library.
+
+    Args:
+        standstill: all stop when no unit of any sample moves by more than this.
+    """
     batch = state[0].shape[0]
+    done = 0
     previous = state
     settled: Tensor | None = None  # which samples have; None while none has
     residual = state[0].new_full((batch,), math.inf)
@@ -291,8 +309,10 @@ def iterate(
             observer(done, state)
         if settled is not None and bool(settled.all()):
             break
+        if standstill is not None and done % LOOKS == 0 and bool((change(state, previous) <= standstill).all()):
+            break
     if tolerance is None:
-        return Relaxed(state, change(state, previous), torch.full_like(sweeps, steps))
+        return Relaxed(state, change(state, previous), torch.full_like(sweeps, done))
     return Relaxed(state, residual, sweeps)
 
 
