@@ -27,6 +27,7 @@ SETTINGS = (
     "cifar10-l12-bs2",
     "model.width=0.125",
     "model.norm_gain=0.5",  # keeps most units of an untrained net below the ceiling of their activation
+    "sweeps=settle",
     "relaxation.steps=6",  # over-relaxed, enough for blocks of two: see the residual
     "relaxation.tolerance=none",
     "gradient.steps=3",

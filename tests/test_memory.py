@@ -15,7 +15,7 @@ from ffebm import (
     RecurrentBackprop,
     Unrolled,
 )
-from ffebm.experiment.benchmark import SHARP, Net, inference_memory
+from ffebm.experiment.benchmark import STEADY, Net, inference_memory
 from ffebm.experiment.benchmark.meter import PeakMemory
 from ffebm.experiment.benchmark.speed import memory
 
@@ -54,6 +54,6 @@ def test_recorded_sweeps_cost_memory() -> None:
 def test_training_by_ep_needs_little_more_than_inference() -> None:
     """With stages that are run twice: one and a half times the inference's memory with the gradients."""
     net = Net("conv12", 0.125, 128)
-    (ep,) = SHARP.methods("sharp", ["ep"])
+    (ep,) = STEADY.methods("steady", ["ep"])
     assert memory(net, ep, recompute=True) <= 1.5 * inference_memory(net)
     assert memory(net, ep) > memory(net, ep, recompute=True)

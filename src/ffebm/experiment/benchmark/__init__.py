@@ -2,14 +2,13 @@
 
 from ffebm.experiment.benchmark.profile import by_block, by_operation
 from ffebm.experiment.benchmark.speed import PLAIN, Row, inference_memory, measure
-from ffebm.experiment.benchmark.subjects import NETS, PAPER, QUICK, SHARP, Method, Net, Schedule, methods
+from ffebm.experiment.benchmark.subjects import NETS, PAPER, STEADY, Method, Net, Schedule, methods
 
 __all__ = [
     "NETS",
     "PAPER",
     "PLAIN",
-    "QUICK",
-    "SHARP",
+    "STEADY",
     "Method",
     "Net",
     "Row",

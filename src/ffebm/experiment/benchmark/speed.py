@@ -12,12 +12,13 @@ from torch import Tensor
 from ffebm.diagnostics import converged_gradients, cosines, gradients
 from ffebm.errors import UnsettledError
 from ffebm.experiment.benchmark.meter import Task, fastest, matrix_product, operations, peak_memory
-from ffebm.experiment.benchmark.subjects import SHARP, Method, Net, feedforward, noise
+from ffebm.experiment.benchmark.subjects import STEADY, Method, Net, feedforward, noise
 from ffebm.experiment.data import Dataset
 from ffebm.model import FFEBM
 
 PLAIN, PEAK = "plain backprop", "matrix product"
-COMPARED = 32  # samples whose gradient is held against the converged one
+COMPARED = 128  # samples at most, whose gradient is held against the converged one
+WATCHED = 64  # other samples, which calibration looks at
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,9 @@ def measure(
             train(model, data, trained)
         x, y = images(data, slice(0, net.batch))
     plain = feedforward(model)
+    say(f"{net.label}: calibrating")
+    others = noise(net, seed=1) if data is None else images(data, slice(net.batch, net.batch + WATCHED))
+    methods = [method.calibrated(model, others[0][:WATCHED], others[1][:WATCHED]) for method in methods]
     tasks: dict[str, Task] = {
         PLAIN: lambda: _plain_step(plain, x, y),
         **{method.name: lambda method=method: step(method.apply(model), x, y) for method in methods},
@@ -144,7 +148,7 @@ def inference_memory(net: Net) -> int:
 
 def train(model: FFEBM, data: Dataset, steps: int, batch: int = 32, rate: float = 5e-4) -> None:
     """Bring the weights from where they start to where training takes them."""
-    SHARP.methods("", ["ep"])[0].apply(model)
+    STEADY.methods("", ["ep"])[0].apply(model)
     optimiser = torch.optim.Adam(model.parameters(), rate)
     generator = torch.Generator().manual_seed(0)
     for _ in range(steps):

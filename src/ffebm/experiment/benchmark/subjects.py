@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from ffebm.builder import DenseLayer, build
+from ffebm.calibration import Calibration, calibrate
 from ffebm.energy import Hopfield
 from ffebm.experiment.architectures import build_model
 from ffebm.experiment.preset import read_preset_or_file
@@ -83,18 +84,32 @@ class Method:
     name: str
     free: FixedPoint
     estimator: GradientEstimator
+    quality: float | None = None  # to calibrate to, from as many sweeps as the others are given
+    calibration: Calibration | None = None
 
-    def sweeps(self, model: FFEBM) -> str:
-        """Free ones, as the last forward pass made them, and nudged ones; centered nudges go both ways."""
-        taken = [block.sweeps.float().mean().item() for _, block in model.chain if block.sweeps is not None]
-        free = f"{sum(taken) / len(taken):.1f}".removesuffix(".0")
-        after = getattr(self.estimator, "relax", None)
-        if after is None:
-            return free
-        return f"{free} + {'2·' if isinstance(self.estimator, EquilibriumPropagation) else ''}{after.steps}"
+    def calibrated(self, model: FFEBM, x: Tensor, y: Tensor) -> Method:
+        """The method as it suits these weights."""
+        if self.quality is None:
+            return self
+        return replace(self, calibration=calibrate(model.use(self.estimator, self.free), x, y, self.quality))
 
     def apply(self, model: FFEBM) -> FFEBM:
-        return model.use(self.estimator, self.free)
+        model.use(self.estimator, self.free)
+        return model if self.calibration is None else self.calibration.apply(model)
+
+    def sweeps(self, model: FFEBM) -> str:
+        """Free ones, as the last forward pass made them, and nudged ones, the mean over blocks; centered ones go both ways."""
+        blocks = [block for _, block in model.chain]
+        free = _mean([block.sweeps.float().mean().item() for block in blocks if block.sweeps is not None])
+        relaxations = [getattr(block.estimator, "relax", None) for block in blocks]
+        after = [relax.steps for relax in relaxations if relax is not None]
+        if not after:
+            return free
+        return f"{free} + {'2·' if isinstance(self.estimator, EquilibriumPropagation) else ''}{_mean(after)}"
+
+
+def _mean(numbers: Sequence[float]) -> str:
+    return f"{sum(numbers) / len(numbers):.1f}".removesuffix(".0")
 
 
 @dataclass(frozen=True)
@@ -105,10 +120,10 @@ class Schedule:
     nudged: int
     omega: float = 1.0
     beta: float = 0.2
-    tolerance: float | None = None  # of the free phase
+    quality: float | None = None  # where the numbers of sweeps are the largest that calibration may choose
 
     def methods(self, name: str, kinds: Sequence[str]) -> list[Method]:
-        free = FixedPoint(self.free, omega=self.omega, tolerance=self.tolerance)
+        free = FixedPoint(self.free, omega=self.omega)
         first = FixedPoint(self.nudged, order="output-first", omega=self.omega)
         last = FixedPoint(self.nudged, order="output-last", omega=self.omega)
         estimators: dict[str, GradientEstimator] = {
@@ -117,13 +132,13 @@ class Schedule:
             "recurrent-backprop": RecurrentBackprop(last),
             "bptt": BackpropThroughTime(),
         }
-        return [Method(f"{kind}, {name}", free, estimators[kind]) for kind in kinds]
+        return [Method(f"{kind}, {name}", free, estimators[kind], self.quality) for kind in kinds]
 
 
 PAPER = Schedule(20, 5)  # Table [tab:hyperparameters], twelve layers
-QUICK = Schedule(4, 2, omega=1.1, beta=0.02)  # enough for blocks of two layers while their weights are small
-SHARP = Schedule(6, 4, omega=1.1, beta=0.01)  # likewise, for a better gradient
-SETTLE = Schedule(20, 5, omega=1.1, beta=0.02, tolerance=3e-3)  # how `ffebm train` relaxes unless told otherwise
+STEADY = Schedule(6, 4, omega=1.1, beta=0.01)  # fixed, and enough for blocks of two layers while their weights are small
+GOOD = Schedule(20, 10, beta=0.02, quality=0.993)
+FINE = Schedule(20, 10, beta=0.01, quality=0.9995)
 KINDS = ("ep", "id", "recurrent-backprop", "bptt")
 
 
@@ -131,15 +146,14 @@ def methods() -> list[Method]:
     """All that are compared."""
     return [
         *PAPER.methods("paper", KINDS),
-        *QUICK.methods("quick", KINDS[:3]),
-        *SHARP.methods("sharp", KINDS[:3]),
-        *SETTLE.methods("settle", KINDS[:1]),
+        *GOOD.methods(f"calibrated {GOOD.quality}", KINDS[:3]),
+        *FINE.methods(f"calibrated {FINE.quality}", KINDS[:3]),
     ]
 
 
-def noise(net: Net) -> tuple[Tensor, Tensor]:
+def noise(net: Net, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Inputs that need no data set."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     x = torch.randn(net.batch, *net.input_shape, generator=generator)
     x = x.to(memory_format=torch.channels_last) if x.dim() == 4 else x
     return x, torch.randint(CLASSES, (net.batch,), generator=generator)

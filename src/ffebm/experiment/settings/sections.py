@@ -137,6 +137,9 @@ class Gradient(Section):
     tolerance: float | None = Field(default=None, gt=0, description="stop those early; relative to beta, or to the error")
     order: Order | None = Field(default=None, description="of those sweeps; none for the one that wastes no half-sweep")
     omega: float = Field(default=1.1, gt=0, lt=2, description="how far those sweeps go")
+    quality: float = Field(
+        default=0.99, gt=0, lt=1, description="smallest cosine with settled phases' gradient, for calibrated sweeps"
+    )
     beta: float = Field(default=0.05, gt=0, description="strength of the nudge (ep)")
     variant: Literal["centered", "positive", "negative"] = Field(default="centered", description="signs of the nudge (ep)")
     scale: Literal["unit", "paper"] = Field(
@@ -216,9 +219,10 @@ class Settings(Section):
 
     description: str = ""
     seed: int = Field(default=0, ge=0, lt=2**31, description="of weights, order, crops and flips")
-    sweeps: Literal["settle", "plain"] = Field(
-        default="settle",
-        description="plain: as many as relaxation.steps and gradient.steps say, like the paper, without tolerance or omega",
+    sweeps: Literal["calibrated", "settle", "plain"] = Field(
+        default="calibrated",
+        description="calibrated: as few as gradient.quality allows, found out while training; settle: relaxation and gradient "
+        "as they are; plain: the same without tolerance or omega, like the paper",
     )
     data: Data = Data()
     model: Model = Model()
@@ -231,7 +235,7 @@ class Settings(Section):
     @property
     def effective(self) -> tuple[Relaxation, Gradient]:
         """The free phase and the gradient as they are to be run."""
-        if self.sweeps == "settle":
+        if self.sweeps != "plain":
             return self.relaxation, self.gradient
         plain = {"tolerance": None, "omega": 1.0}
         return self.relaxation.model_copy(update=plain), self.gradient.model_copy(update=plain)

@@ -28,6 +28,7 @@ from ffebm.experiment.processes import is_first
 from ffebm.experiment.run import Run, RunError
 from ffebm.experiment.settings import Settings, SettingsError
 from ffebm.experiment.settings import Trainer as TrainerSettings
+from ffebm.experiment.training.calibrating import Calibrating
 from ffebm.experiment.training.checkpoints import AtomicCheckpointIO, Checkpoints, Stopped
 from ffebm.experiment.training.health import Health
 from ffebm.experiment.training.learner import Learner
@@ -91,8 +92,10 @@ def prepare(settings: Settings) -> Learner:
 def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None) -> None:
     settings = learner.settings.trainer
     first = is_first(settings.processes)
+    calibrated = learner.settings.sweeps == "calibrated"
     callbacks = [
-        Health(console),
+        *([Calibrating(console, learner.settings.gradient.quality)] if calibrated else []),
+        Health(console, settling=not calibrated),
         *([Progress(console), Recorder(run)] if first else []),
         Checkpoints(run, settings.checkpoint_every, settings.keep),
     ]

@@ -32,10 +32,15 @@ class Finding(NamedTuple):
 
 
 class Health(Callback):
-    """Stops at gradients that are not finite; warns, once for each block and reason, of blocks that cannot learn."""
+    """Stops at gradients that are not finite; warns, once for each block and reason, of blocks that cannot learn.
 
-    def __init__(self, console: Console, every: int = 100) -> None:
+    Args:
+        settling: whether blocks are meant to settle in training; calibrated ones stop earlier.
+    """
+
+    def __init__(self, console: Console, every: int = 100, *, settling: bool = True) -> None:
         self.console = console
+        self.settling = settling
         self.every = every
         self.found: list[Finding] = []
 
@@ -53,7 +58,8 @@ class Health(Callback):
         assert isinstance(pl_module, Learner)
         if (trainer.global_step - 1) % self.every == 0 and trainer.is_global_zero:
             try:
-                self._report(unsettled(pl_module.model) + frozen(pl_module.model, batch.x[:SAMPLES]))
+                moving = unsettled(pl_module.model) if self.settling else []
+                self._report(moving + frozen(pl_module.model, batch.x[:SAMPLES]))
             except (DivergenceError, ValueError) as error:
                 raise HealthError(f"{error} This was after step {trainer.global_step}.") from None
 

@@ -34,6 +34,7 @@ class Learner(LightningModule):
         self.history: list[dict[str, float]] = []
         self.training_sums = torch.zeros(4, dtype=torch.float64)  # samples, loss, right, residual
         self.test_sums = torch.zeros(4, dtype=torch.float64)  # samples, loss, right, among the first five
+        self.sweeps: dict[str, float] = {}  # of the free and the nudged phase, the mean over blocks, where they are calibrated
         self.seconds = 0.0  # that training took, before and since the last resumption
         self._clock = time.perf_counter()
 
@@ -81,7 +82,7 @@ class Learner(LightningModule):
             failure = "" if bool(output.losses.detach().isfinite().all()) else self._lost()
         except (DivergenceError, ValueError) as error:  # which name the block
             output, failure = None, f"{error} This was step {self.global_step + 1}; no step was taken with it."
-        self._fail_together(failure)
+        self.fail_together(failure)
         assert output is not None
         losses = output.losses
         right = (output.logits.argmax(1) == batch.y).sum()
@@ -132,6 +133,7 @@ class Learner(LightningModule):
                 "learning_rate": self.trainer.optimizers[0].param_groups[0]["lr"],
                 "images_per_second": seen / max(self.seconds - before, 1e-9),
                 "seconds": self.seconds,
+                **self.sweeps,
             }
         )
         self.training_sums.zero_()
@@ -146,7 +148,7 @@ class Learner(LightningModule):
         if self.trainer.is_global_zero:  # the sums of all processes: one goes on with them, the others start at 0
             self.training_sums = torch.tensor(kept["training_sums"], dtype=torch.float64)
 
-    def _fail_together(self, failure: str) -> None:
+    def fail_together(self, failure: str) -> None:
         """Stop all processes if one cannot go on; otherwise the others would wait for its gradient for ever."""
         if self.trainer.world_size > 1:
             failed = torch.tensor(float(bool(failure)), device=self.device)

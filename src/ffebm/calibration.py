@@ -1,0 +1,210 @@
+"""How few sweeps a model can do with: chosen block by block, until its gradient is as good as asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from ffebm.block import EnergyBlock
+from ffebm.chaining import Visit, visit
+from ffebm.checks import check_type
+from ffebm.diagnostics import cosines, gradients
+from ffebm.energy import State
+from ffebm.gradient import EquilibriumPropagation, GradientEstimator, RecurrentBackprop, Unrolled
+from ffebm.model import FFEBM
+from ffebm.relaxation import FixedPoint, Relaxation
+
+WATCHED = 8  # plain sweeps that tell how fast a block contracts
+BEYOND = 1.3  # over-relaxation beyond what is best in the long run: measured as best for the first few sweeps
+SETTLED = FixedPoint(300, tolerance=1e-5)  # what counts as the equilibrium to compare with
+SENSITIVE = 25  # by how much more a relative error of the state matters than one of its response: it moves units across kinks
+LEAST = 1e-4  # a relative error of states that nothing would be gained below
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What one block relaxes by."""
+
+    free: int  # sweeps
+    nudged: int  # likewise; recorded ones, or adjoint iterations, where the gradient needs those
+    omega: float
+
+    def apply(self, block: EnergyBlock) -> None:
+        """Give it to a block, whose orders, nudge and kind of gradient stay."""
+        block.relax = replace(_fixed_point(block.relax), steps=self.free, omega=self.omega, tolerance=None)
+        block.estimator = _swept(block.estimator, self.nudged, self.omega)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Sweeps for every block of a model, and how good its gradient was with them."""
+
+    tunings: tuple[Tuning, ...]
+    contractions: tuple[float, ...]  # of every block: by how much a plain sweep moves less than the one before
+    cosine: float  # with the settled gradient, of the parameter that has the smallest
+    reached: bool  # whether that is as good as asked for
+
+    def apply(self, model: FFEBM) -> FFEBM:
+        """Give every block its own; returns the model."""
+        for (_, block), tuning in zip(model.chain, self.tunings, strict=True):
+            tuning.apply(block)
+        return model
+
+
+def calibrate(model: FFEBM, x: Tensor, y: Tensor, quality: float = 0.99) -> Calibration:
+    r"""The fewest sweeps for each block that make the gradient of a small batch good enough; `apply` puts them to use.
+
+    Blocks differ: the larger their weights have grown, the slower they settle. So every block is watched on its own. By how
+    much a plain sweep moves less than the one before, $\rho$, sets its over-relaxation: $\omega = 2 / (1 + \sqrt{1 - \rho})$ is
+    the best in the long run, and a little more for a few sweeps. How its state, and its response to a nudge, approach where
+    they settle gives the numbers of sweeps that leave a certain error. That error is lowered until the whole model's gradient
+    is good enough.
+
+    Weights change: calibrate anew now and then. The model itself is left as it was, batch-norm included.
+
+    Args:
+        model: with as many sweeps as each of its blocks may have at most.
+        x: a few dozen samples.
+        quality: the smallest cosine of any parameter's gradient with the one of settled phases. Errors that other settings
+            cause, such as the strength of the nudge, are in both.
+    """
+    if not 0 < quality < 1:
+        raise ValueError(f"`quality` must lie between 0 and 1, got {quality}: it is a cosine, and 1 takes sweeps without end.")
+    model = deepcopy(model)
+    most = [(_fixed_point(block.relax).steps, _sweeps_of(block.estimator)) for _, block in model.chain]
+    visits = visit(model, x)
+    courses = [_watch(visited, *sweeps) for visited, sweeps in zip(visits, most, strict=True)]
+    truth = _settled_gradients(model, x, y)
+
+    def measured(tunings: Sequence[Tuning]) -> float:
+        for (_, block), tuning in zip(model.chain, tunings, strict=True):
+            tuning.apply(block)
+        found = cosines(gradients(model, x, y), truth).values()
+        return min((cosine for cosine in found if not math.isnan(cosine)), default=1.0)  # NaN where there is no gradient
+
+    # Squares of errors add up, and each sweep divides them: the least work has ε² in proportion to the work of a sweep.
+    work = [visited.block.energy.sweep_macs(tuple(visited.x.shape[1:])) or 1 for visited in visits]
+    shares = [math.sqrt(part * len(work) / sum(work)) for part in work]
+    error = math.sqrt(2 * (1 - quality) / len(work))  # an error ε of a vector costs its cosine ε²/2
+    tried: dict[tuple[Tuning, ...], float] = {}
+    while error > LEAST and max(tried.values(), default=0.0) < quality:
+        tunings = tuple(course.tuning(error * share) for course, share in zip(courses, shares, strict=True))
+        if tunings not in tried:
+            tried[tunings] = measured(tunings)
+        error *= min(max(math.sqrt((1 - quality) / (1 - tried[tunings] + 1e-12)), 0.4), 0.85)
+    best = max(tried.values())
+    # Where nothing is good enough, the least work of what is as good as it gets.
+    tunings = next(tunings for tunings, cosine in tried.items() if cosine >= min(quality, best - 0.1 * (1 - best)))
+    contractions = tuple(course.contraction for course in courses)
+    return Calibration(tunings, contractions, tried[tunings], tried[tunings] >= quality)
+
+
+@dataclass(frozen=True)
+class _Course:
+    """How a block settles: the relative errors that remain after 1, 2, … sweeps."""
+
+    contraction: float
+    omega: float
+    free: list[float]
+    nudged: list[float]
+
+    def tuning(self, error: float) -> Tuning:
+        return Tuning(_first_below(self.free, error / SENSITIVE), _first_below(self.nudged, error), self.omega)
+
+
+@torch.no_grad()
+def _watch(visited: Visit, free_most: int, nudged_most: int) -> _Course:
+    """Relax a block to its equilibrium, and from there under a nudge, and see how far off the first sweeps are."""
+    block, energy, x = visited.block, visited.block.energy, visited.x.detach()
+    relax = replace(_fixed_point(block.relax), steps=free_most, tolerance=None, omega=1.0)
+    contraction = _contraction(block, x, relax)
+    if relax.order != "synchronous":  # for which going further is no help
+        relax = replace(relax, omega=min(1 + BEYOND * (2 / (1 + math.sqrt(1 - contraction)) - 1), 1.9))
+    goal = replace(SETTLED, order=relax.order, omega=relax.omega)(energy, x).state
+    free: list[float] = []
+    relax(energy, x, observer=lambda _, state: free.append(_apart(state, goal)))
+
+    given = block.estimator if isinstance(block.estimator, EquilibriumPropagation) else EquilibriumPropagation()
+    order = relax.order if relax.order == "synchronous" else "output-first"
+    estimator = replace(given, variant="centered", relax=replace(relax, steps=nudged_most, order=order))
+    generator = torch.Generator().manual_seed(0)
+    error = torch.randn(goal[-1].shape, generator=generator).to(x)  # the one that backprop will send is not known here
+    deltas = (*[None] * (len(goal) - 1), error)
+    nudge = estimator.stationary(deltas, estimator.sizes(deltas))
+    long = replace(estimator, relax=replace(estimator.relax, steps=_long(nudged_most)))
+    response = _difference(*long.nudged(energy, x, goal, nudge))
+    nudged: list[float] = []
+    estimator.nudged(energy, x, goal, nudge, lambda _, *pair: nudged.append(_apart(_difference(*pair), response)))
+    return _Course(contraction, relax.omega, free[1:], nudged[1:])
+
+
+def _contraction(block: EnergyBlock, x: Tensor, relax: FixedPoint) -> float:
+    """By how much a sweep moves less than the one before, at the slowest that a few plain sweeps show."""
+    moves: list[float] = []
+    before: State | None = None
+
+    def note(_: int, state: State) -> None:
+        nonlocal before
+        if before is not None:
+            moves.append(_size(_difference(state, before)))
+        before = state
+
+    state = replace(relax, steps=WATCHED)(block.energy, x, observer=note).state
+    rounding = 1e3 * torch.finfo(x.dtype).eps * _size(state)
+    return min(max((after / move for move, after in pairwise(moves) if after > rounding), default=0.0), 0.95)
+
+
+def _settled_gradients(model: FFEBM, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """What gradients are compared with: the same estimators, with phases that last until they settle."""
+    model = deepcopy(model)
+    for _, block in model.chain:
+        block.relax = replace(SETTLED, order=_fixed_point(block.relax).order)
+        block.estimator = _swept(block.estimator, _long(_sweeps_of(block.estimator)))
+    return gradients(model, x, y)
+
+
+def _long(sweeps: int) -> int:
+    """A nudged phase that lasts so much longer that it counts as settled."""
+    return max(40, 2 * sweeps)
+
+
+def _swept(estimator: GradientEstimator, sweeps: int, omega: float | None = None) -> GradientEstimator:
+    """The same estimator with another number of sweeps; backprop through time has none of its own."""
+    if not isinstance(estimator, EquilibriumPropagation | Unrolled | RecurrentBackprop):
+        return estimator
+    relax = _fixed_point(estimator.relax)
+    return replace(estimator, relax=replace(relax, steps=sweeps, omega=omega or relax.omega, tolerance=None))
+
+
+def _sweeps_of(estimator: GradientEstimator) -> int:
+    return estimator.relax.steps if isinstance(estimator, EquilibriumPropagation | Unrolled | RecurrentBackprop) else 1
+
+
+def _fixed_point(relax: Relaxation) -> FixedPoint:
+    check_type("relax", relax, FixedPoint, "FixedPoint(20), whose sweeps calibration can choose")
+    assert isinstance(relax, FixedPoint)
+    return relax
+
+
+def _first_below(errors: Sequence[float], allowed: float) -> int:
+    """The number of sweeps that leave no more than this, or all there are."""
+    return next((sweeps for sweeps, error in enumerate(errors, 1) if error <= allowed), len(errors))
+
+
+def _difference(high: State, low: State) -> State:
+    return tuple(a - b for a, b in zip(high, low, strict=True))
+
+
+def _apart(state: State, goal: State) -> float:
+    """The distance from a goal over the size of it."""
+    return _size(_difference(state, goal)) / max(_size(goal), 1e-30)
+
+
+def _size(state: State) -> float:
+    return math.hypot(*(s.norm().item() for s in state))
