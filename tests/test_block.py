@@ -33,6 +33,7 @@ from ffebm import (
     clamp,
     identity,
 )
+from ffebm.gradient.estimator import ImplicitEstimator
 
 ESTIMATORS: dict[str, GradientEstimator] = {
     "EP": EquilibriumPropagation(),
@@ -147,14 +148,16 @@ def test_inference_gives_the_training_forward(estimator: GradientEstimator) -> N
             module.eval()  # whose forward differs for reasons of its own
     x, y = data()
     expected, losses = net(x, y)
-    torch.testing.assert_close(net(x).logits, expected, rtol=0, atol=0)
+    # Where nobody records them, sweeps that would change nothing but rounding are skipped.
+    same = {"rtol": 0, "atol": 0 if isinstance(estimator, ImplicitEstimator) else 16 * torch.finfo(x.dtype).eps}
+    torch.testing.assert_close(net(x).logits, expected, **same)
     with torch.no_grad():
-        torch.testing.assert_close(net(x).logits, expected, rtol=0, atol=0)
+        torch.testing.assert_close(net(x).logits, expected, **same)
     with torch.inference_mode():
         found, found_losses = net(x, y)
-        torch.testing.assert_close(net(x).logits, expected, rtol=0, atol=0)
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
-    torch.testing.assert_close(found_losses, losses, rtol=0, atol=0)
+        torch.testing.assert_close(net(x).logits, expected, **same)
+    torch.testing.assert_close(found, expected, **same)
+    torch.testing.assert_close(found_losses, losses, **same)
     net.eval()
     torch.testing.assert_close(net(x).logits, expected, rtol=0, atol=0)
 

@@ -184,6 +184,7 @@ def test_every_module_is_on_the_way_that_imports_go() -> None:
         "builder",
         "chaining",
         "diagnostics",
+        "calibration",
         "testing",
         "experiment",
     ]

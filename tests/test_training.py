@@ -18,17 +18,22 @@ import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
+from torch import nn
 
+from ffebm.diagnostics import gradients
+from ffebm.experiment.architectures import build_model
 from ffebm.experiment.data import digits
 from ffebm.experiment.data.dataset import Samples
+from ffebm.experiment.evaluation import evaluate
 from ffebm.experiment.run import Run, RunError, read_checkpoint
 from ffebm.experiment.settings import Settings, SettingsError, settings_from
-from ffebm.experiment.training import HealthError, Learner, Stopped, fitting, resume, train
+from ffebm.experiment.training import HealthError, Learner, Stopped, calibrating, fitting, resume, train
 from ffebm.experiment.training import checkpoints as checkpoints_module
 from ffebm.experiment.training.health import Health, frozen, unsettled, without_error
 
 # A net that trains in a second: what is tested here does not depend on its size.
 SMALL = {
+    "sweeps": "settle",  # calibration takes longer than these runs
     "data": {"name": "digits", "crop_padding": 1},
     "model": {"channels": [4, 4, 8], "pooled": [3], "split": [2, 1]},
     "relaxation": {"steps": 4},
@@ -159,6 +164,60 @@ def test_resuming_from_any_checkpoint_ends_in_the_same_bits(finished: Path, tmp_
     assert f"Going on from step {step}" in text(shown)
     assert_same_run(finished, run.folder)
     assert len(json.loads((run.folder / "environment.json").read_text())) == 2
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of ten steps that calibrates before the first, fourth, seventh and tenth."""
+    folder = tmp_path_factory.mktemp("runs") / "calibrated"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibrating, "SOONEST", 3)
+        patch.setattr(calibrating, "LATEST", 3)
+        run_small(folder, "sweeps=calibrated", "trainer.keep=9")
+    return folder
+
+
+@pytest.mark.parametrize("step", [2, 5, 8])
+def test_a_run_goes_on_with_the_sweeps_it_had(
+    calibrated: Path, tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibrating, "SOONEST", 3)
+    monkeypatch.setattr(calibrating, "LATEST", 3)
+    run = Run(tmp_path / "resumed")
+    shutil.copytree(calibrated, run.folder)
+    for path in run.checkpoints():
+        if int(path.stem.removeprefix("step-")) > step:
+            path.unlink()
+    resume(run, console())
+    assert_same_run(calibrated, run.folder)
+
+
+def test_calibrated_runs_are_tested_settled(calibrated: Path) -> None:
+    """So that the accuracy of a run is that of its weights, whatever sweeps they were trained with."""
+    *_, row = Run(calibrated).metrics()
+    assert 1 <= row["free_sweeps"] <= 20
+    assert 1 <= row["nudged_sweeps"] <= 10
+    settings = Run(calibrated).settings()
+    dataset = fitting.load("digits", None)
+    model = build_model(settings, dataset.shape, 10)
+    Run(calibrated).load_weights(model)
+    assert evaluate(model, dataset, 500).loss == pytest.approx(row["test_loss"], rel=1e-5)
+
+
+def test_a_quality_out_of_reach_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrating, "SOONEST", 3)
+    shown = console()
+    settings = small("sweeps=calibrated", "relaxation.steps=1", "gradient.steps=1", "gradient.quality=0.9999")
+    train(settings, Run.create(tmp_path / "poor", ""), shown)
+    assert text(shown).count("0.9999 is asked for. Slowest is block") == 1
+
+
+def test_calibration_asks_no_other_process() -> None:
+    """Its batch-norms are on their own, also where those of training are synchronised."""
+    learner, x, y = model_and_images()
+    synchronised = nn.SyncBatchNorm.convert_sync_batchnorm(learner.model)
+    alone = calibrating._on_its_own(synchronised).train()
+    torch.testing.assert_close(gradients(alone, x, y), gradients(learner.model.train(), x, y))
 
 
 def test_a_run_without_checkpoint_starts_over(finished: Path, tmp_path: Path) -> None:

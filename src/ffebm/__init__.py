@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from ffebm.activation import Activation, clamp, identity, sigmoid, tanh
     from ffebm.block import EnergyBlock
     from ffebm.builder import ConvLayer, DenseLayer, build
+    from ffebm.calibration import Calibration, calibrate
     from ffebm.energy import Energy, Hopfield, State
     from ffebm.errors import DivergenceError
     from ffebm.feedforward import Feedforward
@@ -28,6 +29,7 @@ __all__ = [
     "Activation",
     "AveragePool",
     "BackpropThroughTime",
+    "Calibration",
     "ConvLayer",
     "Convolution",
     "Dense",
@@ -48,6 +50,7 @@ __all__ = [
     "State",
     "Unrolled",
     "build",
+    "calibrate",
     "clamp",
     "goe_",
     "identity",
@@ -61,6 +64,7 @@ _HOMES = {
     "activation": "Activation clamp identity sigmoid tanh",
     "block": "EnergyBlock",
     "builder": "ConvLayer DenseLayer build",
+    "calibration": "Calibration calibrate",
     "energy": "Energy Hopfield State",
     "errors": "DivergenceError",
     "feedforward": "Feedforward",

@@ -145,7 +145,7 @@ def _watch(visited: Visit, free_most: int, nudged_most: int) -> _Course:
 
 
 def _contraction(block: EnergyBlock, x: Tensor, relax: FixedPoint) -> float:
-    """By how much a sweep moves less than the one before, at the slowest that a few plain sweeps show."""
+    """By how much a sweep moves less than the one before, at the end of a few plain ones: the first are faster."""
     moves: list[float] = []
     before: State | None = None
 
@@ -157,7 +157,8 @@ def _contraction(block: EnergyBlock, x: Tensor, relax: FixedPoint) -> float:
 
     state = replace(relax, steps=WATCHED)(block.energy, x, observer=note).state
     rounding = 1e3 * torch.finfo(x.dtype).eps * _size(state)
-    return min(max((after / move for move, after in pairwise(moves) if after > rounding), default=0.0), 0.95)
+    ratios = [after / move for move, after in pairwise(moves) if after > rounding]
+    return min(ratios[-1], 0.95) if ratios else 0.0
 
 
 def _settled_gradients(model: FFEBM, x: Tensor, y: Tensor) -> dict[str, Tensor]:

@@ -61,7 +61,8 @@ def run_benchmark(
                 status.update(f"{place}{text} …")
 
             used = None if net.name == "dense" else pictures
-            rows += measure(net, methods(), rounds=rounds, trained=trained, data=used, quality=quality, say=say)
+            compared = methods() if quality else methods(calibrated=["ep"])
+            rows += measure(net, compared, rounds=rounds, trained=trained, data=used, quality=quality, say=say)
             notes.print(_shown(net, [row for row in rows if row.label == net.label]))
             if profile:
                 _profile(net, methods()[0], trained, used, notes)

@@ -142,12 +142,16 @@ FINE = Schedule(20, 10, beta=0.01, quality=0.9995)
 KINDS = ("ep", "id", "recurrent-backprop", "bptt")
 
 
-def methods() -> list[Method]:
-    """All that are compared."""
+def methods(*, calibrated: Sequence[str] = KINDS[:3]) -> list[Method]:
+    """All that are compared.
+
+    Args:
+        calibrated: the kinds to calibrate, which takes a while where nets are wide.
+    """
     return [
         *PAPER.methods("paper", KINDS),
-        *GOOD.methods(f"calibrated {GOOD.quality}", KINDS[:3]),
-        *FINE.methods(f"calibrated {FINE.quality}", KINDS[:3]),
+        *GOOD.methods(f"calibrated {GOOD.quality}", calibrated),
+        *FINE.methods(f"calibrated {FINE.quality}", calibrated),
     ]
 
 

@@ -221,8 +221,7 @@ class Settings(Section):
     seed: int = Field(default=0, ge=0, lt=2**31, description="of weights, order, crops and flips")
     sweeps: Literal["calibrated", "settle", "plain"] = Field(
         default="calibrated",
-        description="calibrated: as few as gradient.quality allows, found out while training; settle: relaxation and gradient "
-        "as they are; plain: the same without tolerance or omega, like the paper",
+        description="as few as gradient.quality allows, or as below; plain: without tolerance or omega",
     )
     data: Data = Data()
     model: Model = Model()

@@ -1,0 +1,147 @@
+"""As few sweeps as a gradient of a given quality needs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import nn
+
+from ffebm import (
+    FFEBM,
+    BackpropThroughTime,
+    Dense,
+    EnergyBlock,
+    EquilibriumPropagation,
+    FixedPoint,
+    GradientEstimator,
+    Hopfield,
+    RecurrentBackprop,
+    Unrolled,
+    calibrate,
+    identity,
+)
+from ffebm.calibration import Tuning
+from ffebm.diagnostics import converged_gradients, cosines, gradients
+from nets import batch, make
+
+MOST = FixedPoint(60)
+ESTIMATORS: dict[str, GradientEstimator] = {
+    "ep": EquilibriumPropagation(FixedPoint(40, order="output-first"), beta=1e-3),
+    "id": Unrolled(FixedPoint(40, order="output-last")),
+    "recurrent backprop": RecurrentBackprop(FixedPoint(40, order="output-last")),
+}
+
+
+def work(model: FFEBM, quality: float) -> int:
+    x, y = batch(model, 12)
+    return sum(tuning.free + 2 * tuning.nudged for tuning in calibrate(model, x, y, quality).tunings)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("kind", ["dense", "average"])
+@pytest.mark.parametrize("quality", [0.9, 0.99, 0.999])
+def test_the_gradient_is_as_good_as_asked_for(kind: str, name: str, quality: float) -> None:
+    """By the measure of the tests: the converged gradient in float64."""
+    model = make(kind, 2, ESTIMATORS[name], relax=MOST).float()
+    x, y = batch(model, 12)
+    found = calibrate(model, x, y, quality)
+    assert found.reached
+    assert found.cosine >= quality
+    assert min(cosines(gradients(found.apply(model), x, y), converged_gradients(model, x, y)).values()) > quality - 1e-3
+    for (_, block), tuning in zip(model.chain, found.tunings, strict=True):
+        assert (block.relax.steps, block.estimator.relax.steps) == (tuning.free, tuning.nudged)
+        assert block.relax.omega == block.estimator.relax.omega == tuning.omega
+        assert block.estimator.relax.order == ESTIMATORS[name].relax.order
+
+
+def test_a_better_gradient_takes_more_work() -> None:
+    model = make("average", 2, ESTIMATORS["ep"], relax=MOST).float()
+    assert work(model, 0.9) < work(model, 0.99) < work(model, 0.9999)
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = make("average", 2, ESTIMATORS["ep"], relax=MOST).float().train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    relaxations = [(block.relax, block.estimator) for _, block in model.chain]
+    calibrate(model, *batch(model, 12))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert [(block.relax, block.estimator) for _, block in model.chain] == relaxations
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_slow_block_gets_more_than_a_fast_one() -> None:
+    model = make("dense", 2, ESTIMATORS["ep"], relax=MOST).float()
+    _, slow, _ = (block for _, block in model.chain)
+    with torch.no_grad():
+        slow.energy.edges[0].weight.mul_(1.8)
+    found = calibrate(model, *batch(model, 12))
+    first, second, third = found.tunings
+    assert found.contractions[1] == max(found.contractions)
+    assert second.free > max(first.free, third.free)
+    assert second.omega > max(first.omega, third.omega)
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.6])
+def test_contraction_is_that_of_a_linear_block(rate: float) -> None:
+    """Odd, then even layers: errors shrink by the square of the largest singular value."""
+    torch.manual_seed(0)
+    energy = Hopfield([Dense(6, 5)], identity())
+    with torch.no_grad():
+        u, _, v = torch.linalg.svd(energy.edges[0].weight, full_matrices=False)
+        energy.edges[0].weight.copy_(math.sqrt(rate) * u @ v)  # all singular values alike
+    block = EnergyBlock(energy, FixedPoint(50), EquilibriumPropagation(FixedPoint(50, order="output-first")))
+    model = FFEBM([nn.Linear(4, 6)], [block], nn.Linear(5, 3))
+    found = calibrate(model, torch.randn(8, 4), torch.arange(8) % 3)
+    assert found.contractions[0] == pytest.approx(rate, rel=0.02)
+    assert found.tunings[0].omega == pytest.approx(1 + 1.3 * (2 / (1 + math.sqrt(1 - rate)) - 1), rel=0.01)
+
+
+def test_too_few_sweeps_are_reported_not_exceeded() -> None:
+    estimator = EquilibriumPropagation(FixedPoint(2, order="output-first"))
+    model = make("dense", 3, estimator, relax=FixedPoint(2)).float()
+    found = calibrate(model, *batch(model, 12), quality=0.9999)
+    assert not found.reached
+    assert found.cosine < 0.9999
+    assert all(tuning.free <= 2 and tuning.nudged <= 2 for tuning in found.tunings)
+
+
+def test_what_has_no_phase_of_its_own_keeps_its_gradient() -> None:
+    model = make("dense", 2, BackpropThroughTime(), relax=MOST).float()
+    found = calibrate(model, *batch(model, 12))
+    assert found.reached
+    assert all(block.estimator == BackpropThroughTime() for _, block in found.apply(model).chain)
+    assert all(block.relax.steps < MOST.steps for _, block in model.chain)
+
+
+def test_synchronous_sweeps_are_not_over_relaxed() -> None:
+    estimator = EquilibriumPropagation(FixedPoint(60, order="synchronous"))
+    model = make("dense", 2, estimator, relax=replace(MOST, order="synchronous")).float()
+    assert all(tuning.omega == 1 for tuning in calibrate(model, *batch(model, 12)).tunings)
+
+
+def test_a_block_without_interactions_needs_one_sweep() -> None:
+    model = make("dense", 1, ESTIMATORS["ep"], relax=MOST).float()
+    assert set(calibrate(model, *batch(model, 12)).tunings) == {Tuning(1, 1, 1.0)}
+
+
+def test_bad_requests_are_refused() -> None:
+    model = make("dense", 2, ESTIMATORS["ep"], relax=MOST).float()
+    x, y = batch(model)
+    with pytest.raises(ValueError, match="`quality` must lie between 0 and 1, got 1"):
+        calibrate(model, x, y, quality=1)
+
+    @dataclass(frozen=True)
+    class Mine(FixedPoint.__mro__[1]):  # type: ignore[misc, name-defined]
+        def sweep(self, energy, state, x, nudge=None):
+            return state
+
+        @property
+        def transposed(self):
+            return self
+
+    model.use(ESTIMATORS["ep"], Mine(3))
+    with pytest.raises(TypeError, match="calibration can choose"):
+        calibrate(model, x, y)
