@@ -48,8 +48,10 @@ docs: install  ## the documentation, into site/
 	$(BIN)/mkdocs build --strict
 
 bench: install  ## how fast and how true gradients are, into results/speed (half an hour; CIFAR-10 if FFEBM_DATA names it)
-	$(BIN)/ffebm bench conv12 conv12-bs3 conv12-bs4 --trained 600 --rounds 12 --output results/speed/trained
+	$(BIN)/ffebm bench conv12 conv12-bs3 --trained 600 --rounds 12 --output results/speed/trained
 	$(BIN)/ffebm bench --all --no-quality --output results/speed/grid
+	cp results/speed/trained/speed.png docs/images/speed.png
+	cp results/speed/grid/speed.png docs/images/speed-grid.png
 
 bench-scaling: install  ## how time and memory grow with depth, width, batch, block size and sweeps, into results/
 	$(BIN)/python benchmarks/scaling.py

@@ -18,7 +18,7 @@ from ffebm.model import FFEBM
 
 PLAIN, PEAK = "plain backprop", "matrix product"
 COMPARED = 128  # samples at most, whose gradient is held against the converged one
-WATCHED = 32  # other samples, which calibration looks at
+WATCHED = 64  # other samples, which calibration looks at
 
 
 @dataclass(frozen=True)
