@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help install run test test-slow test-data test-kill compare cifar10 lint format docs bench bench-scaling bench-training measure clean
+.PHONY: help install run test test-slow test-data test-kill compare cifar10 lint format docs bench bench-memory bench-scaling bench-training measure clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -52,6 +52,9 @@ bench: install  ## how fast and how true gradients are, into results/speed (half
 	$(BIN)/ffebm bench --all --no-quality --output results/speed/grid
 	cp results/speed/trained/speed.png docs/images/speed.png
 	cp results/speed/grid/speed.png docs/images/speed-grid.png
+
+bench-memory: install  ## what gradients keep in memory, into results/
+	$(BIN)/python benchmarks/memory.py
 
 bench-scaling: install  ## how time and memory grow with depth, width, batch, block size and sweeps, into results/
 	$(BIN)/python benchmarks/scaling.py
