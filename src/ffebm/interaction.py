@@ -253,7 +253,7 @@ class _Pair(NamedTuple):
 
 def _mean_and_difference(high: Tensor, low: Tensor) -> _Pair:
     # a⁺b⁺ − a⁻b⁻ = (a⁺ − a⁻)·½(b⁺ + b⁻) + ½(a⁺ + a⁻)·(b⁺ − b⁻), exactly
-    return _Pair((high + low) / 2, high - low)
+    return _Pair(torch.lerp(high, low, 0.5), high - low)
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:

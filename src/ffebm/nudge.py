@@ -37,7 +37,8 @@ class Stationary(Nudge):
 
     Args:
         beta: the strength for every sample, shape (B,).
-        deltas: the error signal at every layer, or None where there is none.
+        deltas: the error signal at every layer, or None where there is none; for B samples, or for a part of B that is
+            repeated, one copy of the batch after the other.
 
     Paper: Theorem [theorem:main-result], Alg. [alg:asynchronous]
     """
@@ -48,12 +49,18 @@ class Stationary(Nudge):
     def force(self, state: State, layer: int) -> Tensor | None:
         return self._forces[layer]
 
-    def part(self, samples: slice) -> Stationary:
+    def part(self, samples: slice) -> Stationary | None:
+        if any(d is not None and len(d) != len(self.beta) for d in self.deltas):
+            return None  # copies stay together
         return Stationary(self.beta[samples], tuple(d if d is None else d[samples] for d in self.deltas))
 
     @cached_property
     def _forces(self) -> tuple[Tensor | None, ...]:
-        return tuple(d if d is None else per_sample(self.beta, d) * d for d in self.deltas)
+        return tuple(d if d is None else self._force(d) for d in self.deltas)
+
+    def _force(self, delta: Tensor) -> Tensor:
+        beta = per_sample(self.beta, delta).unflatten(0, (-1, len(delta)))
+        return (beta * delta).flatten(0, 1)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ Observer = Callable[[int, State], None]  # called with the number of sweeps done
 Order = Literal["odd-even", "even-odd", "output-first", "output-last", "synchronous"]
 
 RUNAWAY = 10  # sweeps that move units by this many times what the first did, and ever more, will not come back
-STANDSTILL = 16  # units of rounding: a current is a sum of hundreds of products, and no surer than that
+STANDSTILL = 4  # units of rounding: a sweep that moves no unit by more has nothing left to do
 LOOKS = range(8, 1_000_000, 2)  # the sweeps after which to look for a standstill: it takes time, and waits for the device
 
 
@@ -79,7 +79,7 @@ class Relaxation(ABC):
             copies: relax every sample this many times, each copy under its own part of `nudge`, one copy of the batch after the
                 other. What copies have in common before a nudge parts them is computed once, and all copies of a sample stop
                 together: only if both nudged phases of a contrast made as many sweeps does what the free phase left unsettled
-                cancel.
+                cancel. The residual of a fixed number of sweeps is then that of the last layer.
         """
         check_input(energy, x)
         if start is not None:
@@ -312,7 +312,9 @@ def iterate(
         if standstill is not None and done in LOOKS and _stands_still(state, previous, standstill):
             break
     if tolerance is None:
-        return Relaxed(state, change(state, previous), torch.full_like(sweeps, done))
+        # Copies are nudged from an equilibrium: the layer that feels it first tells enough of whether they run away.
+        last = 0 if copies == 1 else -1
+        return Relaxed(state, change(state[last:], previous[last:]), torch.full_like(sweeps, done))
     return Relaxed(state, residual, sweeps)
 
 

@@ -149,8 +149,7 @@ class EquilibriumPropagation(ImplicitEstimator):
 
     def stationary(self, deltas: Deltas, sizes: Tensor) -> Nudge:
         """The nudge by `deltas` brought to the set size."""
-        scaled = divided(deltas, sizes)
-        return Stationary(self._strengths(sizes), tuple(d if d is None else self._stack(d) for d in scaled))
+        return Stationary(self._strengths(sizes), divided(deltas, sizes))
 
     def elastic(self, cost: Cost, y: Tensor, like: Tensor) -> Nudge:
         """The nudge by the gradient of `cost`, taken anew at every sweep."""

@@ -29,7 +29,7 @@ GRID = (
     "dense:1:256",
     *(f"{net}:{size}" for net in ("conv6", "conv12", "conv15") for size in ("0.125:32", "0.125:256", "0.25:64", "0.5:32")),
 )
-HEADER = ("gradient", "sweeps", "time", "× plain", "GFLOP/s", "of peak", "memory", "cosine")
+HEADER = ("gradient", "sweeps", "ms", "× plain", "GFLOP/s", "of peak", "MiB", "cosine")
 
 
 def run_benchmark(
@@ -99,11 +99,11 @@ def cells(row: Row) -> tuple[str, ...]:
     return (
         row.method.replace("recurrent-backprop", "rbp"),
         row.sweeps,
-        f"{1e3 * row.seconds:.0f} ms",
+        f"{1e3 * row.seconds:.0f}",
         f"{row.ratio:.2f}",
         f"{row.gflops:.0f}",
         f"{100 * row.share:.0f} %",
-        f"{row.memory / 2**20:.0f} MiB",
+        f"{row.memory / 2**20:.0f}",
         "" if row.cosine is None else f"{row.cosine:.5f}",
     )
 
@@ -150,7 +150,7 @@ def _write(rows: Sequence[Row], output: Path, trained: int, data: Dataset | None
         f"{place['threads']} threads and torch {place['packages']['torch']}.",
         "Times are the shortest of several, all methods taking turns. `× plain` is the ratio to backprop through a feedforward",
         "net of the same layers (convolution, pooling, batch-norm, ReLU); `of peak` is against a product of 1024 × 1024",
-        "matrices in the same run; `memory` has all tensors alive at the worst moment; `cosine` is the smallest over all",
+        "matrices in the same run; `MiB` has all tensors alive at the worst moment; `cosine` is the smallest over all",
         "parameters, of the gradient of up to 128 samples with the fully converged one in float64. rbp is recurrent backprop.",
     ]
     for label in dict.fromkeys(row.label for row in rows):
