@@ -299,7 +299,7 @@ def test_two_processes_train_like_one(tmp_path: Path) -> None:
     shell("train", *settings, "trainer.devices=2", "--output", tmp_path / "two")
     one, two = (Run(tmp_path / name).metrics() for name in ("one", "two"))
     for a, b in zip(one, two, strict=True):
-        for key in ("step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "residual"):
+        for key in ("step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "residual", "free_sweeps"):
             assert a[key] == pytest.approx(b[key], rel=1e-5)  # as many digits as the file has
     assert not list((tmp_path / "two").rglob("*.part"))
 

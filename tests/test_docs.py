@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -94,6 +95,15 @@ def test_accuracies_in_the_readme_are_those_of_the_results() -> None:
     ep, implicit = map(float, measured)
     assert ep >= 73
     assert abs(ep - implicit) <= 1.5
+
+
+def test_speed_in_the_readme_is_that_of_the_results() -> None:
+    rows = {row["method"]: row for row in json.loads((ROOT / "results/speed/trained/speed.json").read_text())["rows"]}
+    calibrated, paper = rows["ep, calibrated 0.995"], rows["ep, paper"]
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert f"[{calibrated['ratio']:.1f} times as long](results/speed/trained/speed.md)" in text
+    assert f"for a better gradient than the paper's fixed sweeps give in {paper['ratio']:.1f} times" in text
+    assert calibrated["cosine"] > paper["cosine"]
 
 
 def commands() -> list[list[str]]:

@@ -111,7 +111,7 @@ def cells(row: Row) -> tuple[str, ...]:
 def _shown(net: Net, rows: Sequence[Row]) -> Table:
     shown = Table(title=net.label, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for name in HEADER:
-        shown.add_column(name, justify="left" if name in HEADER[:2] else "right", no_wrap=True)
+        shown.add_column(name, justify="left" if name in HEADER[:2] else "right", no_wrap=True, min_width=len(name))
     for row in rows:
         shown.add_row(*cells(row))
     return shown

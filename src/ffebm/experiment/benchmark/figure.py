@@ -19,14 +19,13 @@ def save_speed(rows: Sequence[Row], path: Path, weights: str) -> None:
     labels = list(dict.fromkeys(row.label for row in rows))
     columns = min(3, len(labels))
     height = -(-len(labels) // columns)
-    figure = Figure(figsize=(4.6 * columns, 3.6 * height), layout="constrained", dpi=120)
-    panels = figure.subplots(height, columns, squeeze=False).flat
-    for axes in panels:
-        axes.set_visible(False)
+    figure = Figure(figsize=(7.5 if columns == 1 else 4.6 * columns, 3.6 * height), layout="constrained", dpi=120)
+    panels = list(figure.subplots(height, columns, squeeze=False).flat)
     for axes, label in zip(panels, labels, strict=False):
-        axes.set_visible(True)
         _panel(axes, [row for row in rows if row.label == label], label)
-    figure.suptitle(f"Time of a training gradient beside plain backprop ({weights})", fontsize=11)
+    for axes in panels[len(labels) :]:
+        axes.set_visible(False)
+    figure.suptitle(f"Time of a training gradient: {weights}", fontsize=11)
     write_atomically(path, lambda file: figure.savefig(file, format="png"))
 
 

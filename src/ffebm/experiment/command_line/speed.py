@@ -24,7 +24,10 @@ def bench(
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All nets, widths and batches.")] = False,
     trained: Annotated[
-        int, typer.Option(metavar="STEPS", min=0, help="Train this long first, on CIFAR-10 or else on the bundled digits.")
+        int,
+        typer.Option(
+            metavar="STEPS", min=0, help="Train this long first, on CIFAR-10, or on the digits, soon learnt by heart."
+        ),
     ] = 0,
     data: DataOption = None,
     quality: Annotated[bool, typer.Option(help="Compare every gradient with the fully converged one.")] = True,
