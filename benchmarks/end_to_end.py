@@ -58,7 +58,8 @@ def share_of_gradients(folder: Path) -> tuple[float, float]:
     clock = Clock()
     FFEBM.forward = clock.around(FFEBM.forward)
     Learner.backward = clock.around(Learner.backward)
-    torch.optim.adam.adam = clock.around(torch.optim.adam.adam)  # pyright: ignore[reportAttributeAccessIssue]
+    optimiser = vars(sys.modules["torch.optim.adam"])  # its `step` holds forward and backward pass as well, inside a closure
+    optimiser["adam"] = clock.around(optimiser["adam"])
     run = Run.create(folder / "clocked", "clocked")
     learner = fitting.train(read_preset("cifar10-small", [*SETTINGS, f"data.root={os.environ['FFEBM_DATA']}"]), run, Console())
     return clock.seconds, learner.seconds
