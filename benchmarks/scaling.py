@@ -200,8 +200,8 @@ def main() -> None:
         *("| " + " | ".join(row) + " |" for row in predicted(share)),
         "",
         "A prediction, not a measurement: there is no GPU here. The paper's own times are the check. They include tests, data",
-        "and what small layers waste on a GPU. Where they are shorter than float32 allows, convolutions probably ran in TF32, which",
-        "torch allows them by default and this prediction does not assume.",
+        "and what small layers waste on a GPU. Where they are shorter than float32 allows, convolutions probably ran in TF32,",
+        "which torch allows them by default and this prediction does not assume.",
     ]
     (ROOT / "results" / "scaling.md").write_text("\n".join(lines) + "\n")
     (ROOT / "results" / "scaling.json").write_text(
