@@ -73,7 +73,7 @@ def throughput(folder: Path, processes: int) -> float:
         time.sleep(SECONDS)
         run.send_signal(signal.SIGINT)
         _, reports = run.communicate()
-    return max(float(pace.replace(",", "")) for pace in re.findall(r"([\d,]+) images/s", reports))
+    return max(float(pace.replace(",", "")) for pace in re.findall(r"([\d,]+)\s+images/s", reports))
 
 
 def main() -> None:
