@@ -289,6 +289,7 @@ def test_two_processes_train_like_one(tmp_path: Path) -> None:
     """The same batches, cut in two: the same loss curve, up to rounding."""
     settings = [
         *TINY,
+        "sweeps=calibrated",
         "trainer.epochs=2",
         "model.batch_norm=off",
         "trainer.precision=64-true",
