@@ -19,6 +19,7 @@ from ffebm import (
     GradientEstimator,
     Hopfield,
     RecurrentBackprop,
+    Relaxation,
     Unrolled,
     calibrate,
     identity,
@@ -134,7 +135,7 @@ def test_bad_requests_are_refused() -> None:
         calibrate(model, x, y, quality=1)
 
     @dataclass(frozen=True)
-    class Mine(FixedPoint.__mro__[1]):  # type: ignore[misc, name-defined]
+    class Mine(Relaxation):
         def sweep(self, energy, state, x, nudge=None):
             return state
 

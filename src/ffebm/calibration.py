@@ -21,9 +21,9 @@ from ffebm.model import FFEBM
 from ffebm.relaxation import FixedPoint, Relaxation
 
 WATCHED = 8  # plain sweeps that tell how fast a block contracts
-BEYOND = 1.3  # over-relaxation beyond what is best in the long run: measured as best for the first few sweeps
+BEYOND = 1.3  # over-relaxation beyond what is best in the long run: better for the first few sweeps, by trial on trained nets
 SETTLED = FixedPoint(300, tolerance=1e-5)  # what counts as the equilibrium to compare with
-SENSITIVE = 25  # by how much more a relative error of the state matters than one of its response: it moves units across kinks
+SENSITIVE = 25  # how much more an error of the state matters than one of its response, by trial: it moves units across kinks
 LEAST = 1e-4  # a relative error of states that nothing would be gained below
 
 
@@ -52,9 +52,14 @@ class Calibration:
 
     def apply(self, model: FFEBM) -> FFEBM:
         """Give every block its own; returns the model."""
-        for (_, block), tuning in zip(model.chain, self.tunings, strict=True):
-            tuning.apply(block)
-        return model
+        return tune(model, self.tunings)
+
+
+def tune(model: FFEBM, tunings: Sequence[Tuning]) -> FFEBM:
+    """Give every block of a model its own tuning; returns the model."""
+    for (_, block), tuning in zip(model.chain, tunings, strict=True):
+        tuning.apply(block)
+    return model
 
 
 def calibrate(model: FFEBM, x: Tensor, y: Tensor, quality: float = 0.99) -> Calibration:
@@ -83,9 +88,7 @@ def calibrate(model: FFEBM, x: Tensor, y: Tensor, quality: float = 0.99) -> Cali
     truth = _settled_gradients(model, x, y)
 
     def measured(tunings: Sequence[Tuning]) -> float:
-        for (_, block), tuning in zip(model.chain, tunings, strict=True):
-            tuning.apply(block)
-        found = cosines(gradients(model, x, y), truth).values()
+        found = cosines(gradients(tune(model, tunings), x, y), truth).values()
         return min((cosine for cosine in found if not math.isnan(cosine)), default=1.0)  # NaN where there is no gradient
 
     # Squares of errors add up, and each sweep divides them: the least work has ε² in proportion to the work of a sweep.

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from torch import Tensor, nn
 
-from ffebm.calibration import Calibration, Tuning, calibrate
+from ffebm.calibration import Calibration, Tuning, calibrate, tune
 from ffebm.errors import DivergenceError
 from ffebm.experiment.data import Batch
 from ffebm.experiment.training.learner import Learner
@@ -93,8 +93,7 @@ class Calibrating(Callback):
         return list(trainer.strategy.broadcast(tunings))
 
     def _give(self, learner: Learner) -> None:
-        for (_, block), tuning in zip(learner.model.chain, self._chosen, strict=True):
-            tuning.apply(block)
+        tune(learner.model, self._chosen)
         free, nudged = ([getattr(tuning, phase) for tuning in self._chosen] for phase in ("free", "nudged"))
         learner.sweeps = {"free_sweeps": sum(free) / len(free), "nudged_sweeps": sum(nudged) / len(nudged)}
 
