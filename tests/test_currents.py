@@ -30,8 +30,9 @@ from ffebm import (
 from ffebm.diagnostics import gradients
 from ffebm.gradient.estimator import differentiate
 from ffebm.interaction import Interaction
+from ffebm.iteration import iterate
 from ffebm.nudge import Elastic, Nudge, Stationary
-from ffebm.relaxation import Order, Relaxation, iterate
+from ffebm.relaxation import Order, Relaxation
 from nets import POOLS, batch, make, worst
 
 ORDERS: list[Order] = list(get_args(Order))

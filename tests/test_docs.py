@@ -181,6 +181,7 @@ def test_every_module_is_on_the_way_that_imports_go() -> None:
         "pooling",
         "interaction",
         "energy",
+        "iteration",
         "currents",
         "portions",
         "nudge",

@@ -12,8 +12,9 @@ from ffebm.checks import check_samples_stay_apart, check_type
 from ffebm.energy import Energy
 from ffebm.gradient import EquilibriumPropagation, GradientEstimator
 from ffebm.gradient.estimator import full_precision
+from ffebm.iteration import Relaxed
 from ffebm.nudge import Cost
-from ffebm.relaxation import FixedPoint, Relaxation, Relaxed, check_input
+from ffebm.relaxation import FixedPoint, Relaxation, check_input
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 

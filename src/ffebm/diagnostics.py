@@ -15,9 +15,10 @@ from ffebm.errors import UnsettledError
 from ffebm.gradient import EquilibriumPropagation, RecurrentBackprop
 from ffebm.gradient.equilibrium_propagation import LastBlock
 from ffebm.gradient.estimator import Gradients, differentiate
+from ffebm.iteration import change
 from ffebm.model import FFEBM, ReadoutCost
 from ffebm.nudge import Nudge
-from ffebm.relaxation import FixedPoint, Relaxation, change
+from ffebm.relaxation import FixedPoint, Relaxation
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,10 @@ from ffebm.gradient.estimator import (
     sample_norms,
     twin,
 )
+from ffebm.iteration import Observer, Relaxed
 from ffebm.nudge import Cost, Elastic, Nudge, Stationary
 from ffebm.portions import portions
-from ffebm.relaxation import FixedPoint, Observer, Relaxation, Relaxed
+from ffebm.relaxation import FixedPoint, Relaxation
 
 Variant = Literal["centered", "positive", "negative"]
 Scale = Literal["unit", "paper"]

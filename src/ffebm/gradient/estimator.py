@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from ffebm.energy import Energy, State, per_sample
+from ffebm.iteration import Relaxed
 from ffebm.nudge import Cost
-from ffebm.relaxation import Relaxation, Relaxed
+from ffebm.relaxation import Relaxation
 
 M = TypeVar("M", bound=nn.Module)
 Deltas = tuple[Tensor | None, ...]  # the error signal at every layer; None where there is none

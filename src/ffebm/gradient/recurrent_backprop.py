@@ -11,8 +11,9 @@ from ffebm.checks import check_type
 from ffebm.energy import Energy, State, per_sample
 from ffebm.errors import DivergenceError
 from ffebm.gradient.estimator import Deltas, Gradients, ImplicitEstimator, differentiate, divided, of_samples, sample_norms
+from ffebm.iteration import iterate
 from ffebm.portions import portions
-from ffebm.relaxation import ADVICE, RUNAWAY, FixedPoint, Relaxation, iterate
+from ffebm.relaxation import ADVICE, RUNAWAY, FixedPoint, Relaxation
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from torch import Tensor
 from ffebm.checks import check_type
 from ffebm.energy import Energy
 from ffebm.gradient.estimator import GradientEstimator
-from ffebm.relaxation import FixedPoint, Relaxation, Relaxed
+from ffebm.iteration import Relaxed
+from ffebm.relaxation import FixedPoint, Relaxation
 
 
 @dataclass(frozen=True)
