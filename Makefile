@@ -49,8 +49,9 @@ docs: install  ## the documentation, into site/
 
 bench: install  ## how fast and how true gradients are, into results/speed (half an hour; CIFAR-10 if FFEBM_DATA names it)
 	$(BIN)/ffebm bench conv12 --trained 600 --rounds 25 --output results/speed/trained
-	$(BIN)/ffebm bench --all --no-quality --output results/speed/grid
+	$(BIN)/ffebm bench --all --no-quality --rounds 3 --output results/speed/grid
 	cp results/speed/trained/speed.png docs/images/speed.png
+	cp results/speed/grid/speed.png docs/images/speed-grid.png
 
 bench-memory: install  ## what gradients keep in memory, into results/
 	$(BIN)/python benchmarks/memory.py

@@ -42,14 +42,16 @@ def iterate(
     """
     batch = state[0].shape[0]
     done = 0
-    previous = state
+    previous: State = state
     settled: Tensor | None = None  # which samples have; None while none has
     residual = state[0].new_full((batch,), math.inf)
     sweeps = torch.zeros(batch, dtype=torch.long, device=state[0].device)
     if observer is not None:
         observer(0, state)
     for done in range(1, steps + 1):
-        previous, state = state, step(state)
+        looks = tolerance is not None or done == steps or (standstill is not None and done in LOOKS)
+        previous = state if looks else ()  # held only where it is compared: the less there is, the more the cache holds
+        state = step(state)
         if tolerance is not None:
             if settled is None:
                 residual = change(state, previous)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -15,19 +16,31 @@ from torch.utils.flop_counter import flop_registry
 
 Task = Callable[[], object]
 
+SPAN = 0.5  # seconds of a turn, at most, that a short task is repeated for
 
-def fastest(tasks: Mapping[str, Task], rounds: int, tick: Callable[[], object] = lambda: None) -> dict[str, float]:
-    """The shortest time of each task in seconds, over rounds in which all take turns: slow spells hit all alike."""
-    best = dict.fromkeys(tasks, float("inf"))
-    for round_ in range(rounds + 1):  # the first warms up
+
+def fastest(tasks: Mapping[str, Task], rounds: int) -> dict[str, float]:
+    """The shortest time of each task in seconds, over rounds in which all take turns: slow spells hit all alike.
+
+    In its turn a short task is repeated until it has taken as long as the longest, or `SPAN`. Otherwise it alone would get the
+    quietest moments of a busy machine to itself, and others would look slower beside it than they are.
+    """
+    once = {name: _timed(task, 1) for name, task in tasks.items()}  # warms up
+    span = min(SPAN, max(once.values()))
+    times = {name: math.ceil(span / seconds) for name, seconds in once.items()}
+    best = dict.fromkeys(tasks, math.inf)
+    for _ in range(rounds):
         for name, task in tasks.items():
-            begin = time.perf_counter()
-            task()
-            _wait()
-            if round_:
-                best[name] = min(best[name], time.perf_counter() - begin)
-            tick()
+            best[name] = min(best[name], _timed(task, times[name]))
     return best
+
+
+def _timed(task: Task, times: int) -> float:
+    begin = time.perf_counter()
+    for _ in range(times):
+        task()
+    _wait()
+    return (time.perf_counter() - begin) / times
 
 
 def matrix_product(size: int = 1024) -> tuple[Task, float]:
