@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help install run test test-slow test-data test-kill compare cifar10 lint format docs bench bench-memory bench-scaling bench-training measure clean
+.PHONY: help install run test test-slow test-data test-browser test-kill compare reproduce cifar10 lint format docs bench bench-memory bench-scaling bench-training measure clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,8 +29,17 @@ test-slow: install  ## the tests that take longer
 test-data: install  ## the tests on real CIFAR, in the folder that FFEBM_DATA names
 	$(BIN)/python -m pytest -m data
 
+test-browser: install  ## the tests of reports in a real browser: Debian's chromium
+	$(BIN)/python -m pytest -m browser
+
 test-kill: install  ## kill a run 25 times at random moments, resume it every time, compare the weights
 	$(BIN)/python benchmarks/kill_and_resume.py
+
+reproduce: install  ## the paper's figures and tables in the small, into results/ (hours; FFEBM_DATA names the data)
+	$(BIN)/ffebm reproduce static --output results/static
+	$(BIN)/ffebm reproduce split --scale small --output runs/split-small
+	$(BIN)/ffebm reproduce scaling --scale small --row cifar100-l12 --row cifar100-l15 --output runs/scaling-small
+	for table in split scaling; do mkdir -p results/$$table && cp runs/$$table-small/report.md runs/$$table-small/report.json results/$$table; done
 
 cifar10: install  ## a small net on real CIFAR-10 by EP and by ID, into results/ (over an hour; FFEBM_DATA names the data)
 	$(BIN)/python benchmarks/cifar10_small.py

@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
+from ffebm.experiment.clock import clock
 from ffebm.experiment.evaluation import evaluate_run
 from ffebm.experiment.run import Run
-from ffebm.experiment.training.progress import clock
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"

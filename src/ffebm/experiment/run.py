@@ -140,14 +140,17 @@ class Run:
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise RunError(f"{path}, which names the classes, cannot be read: {error}.") from None
 
-    def save_environment(self, environment: Mapping[str, Any]) -> None:
-        """Add to the list of the places and times at which this run was started or resumed."""
-        path = self.folder / "environment.json"
+    def environments(self) -> list[dict[str, Any]]:
+        """The places and times at which this run was started or resumed."""
         try:
-            earlier = json.loads(path.read_text()) if path.exists() else []
-        except ValueError:  # damaged: this is a log, and no reason to stop
-            earlier = []
-        write_atomically(path, json.dumps([*earlier, environment], indent=2).encode())
+            return json.loads((self.folder / "environment.json").read_text())
+        except (OSError, ValueError):  # absent or damaged: this is a log, and no reason to stop
+            return []
+
+    def save_environment(self, environment: Mapping[str, Any]) -> None:
+        """Add where and when this run was started or resumed."""
+        content = json.dumps([*self.environments(), environment], indent=2)
+        write_atomically(self.folder / "environment.json", content.encode())
 
     def save_metrics(self, rows: Sequence[Row]) -> None:
         """One row an epoch."""

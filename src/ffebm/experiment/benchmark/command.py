@@ -149,10 +149,10 @@ def _write(rows: Sequence[Row], output: Path, trained: int, data: Dataset | None
         f"Made by `{command}` at {place['commit'][:10]}, {place['time'][:10]}, on {place['processor']} with "
         f"{place['threads']} threads and torch {place['packages']['torch']}.",
         "Times are the shortest of several turns of about half a second, in which all methods follow each other. `× plain` is",
-        "the ratio to backprop through a feedforward net of the same layers (convolution, pooling, batch-norm, ReLU); `of peak`",
-        "is against a product of 1024 × 1024 matrices in the same run; `MiB` has all tensors alive at the worst moment; `cosine`",
-        "is the smallest over all parameters, of the gradient of up to 128 samples with the fully converged one in float64. rbp",
-        "is recurrent backprop.",
+        "the ratio to backprop through a feedforward net of the same layers (convolution, pooling, batch-norm, ReLU);",
+        "`of peak` is against a product of 1024 × 1024 matrices in the same run; `MiB` counts tensors at the worst moment;",
+        "`cosine` is the smallest over all parameters, of the gradient of up to 128 samples with the fully converged one in",
+        "float64. rbp is recurrent backprop.",
     ]
     for label in dict.fromkeys(row.label for row in rows):
         lines += ["", f"### {label}", "", "| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]

@@ -8,10 +8,10 @@ import sys
 import typer
 from rich.markup import escape
 
-from ffebm.experiment.command_line import data
+from ffebm.experiment.command_line import data, reproduction
 from ffebm.experiment.command_line.console import EPILOGS, notes
 from ffebm.experiment.command_line.reference import presets, settings
-from ffebm.experiment.command_line.results import evaluate, predict
+from ffebm.experiment.command_line.results import evaluate, predict, report
 from ffebm.experiment.command_line.speed import bench
 from ffebm.experiment.command_line.training import train
 from ffebm.experiment.errors import UserError
@@ -28,7 +28,14 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, help="Look after data sets: say which are there, download what is not.")
 app.add_typer(data_app, name="data")
-for place, commands in ((app, (train, evaluate, predict, presets, settings, bench)), (data_app, (data.check, data.fetch))):
+reproduce_app = typer.Typer(no_args_is_help=True, help="Make the paper's figures and tables again, beside the printed ones.")
+app.add_typer(reproduce_app, name="reproduce")
+PLACES = (
+    (app, (train, evaluate, predict, report, presets, settings, bench)),
+    (data_app, (data.check, data.fetch)),
+    (reproduce_app, (reproduction.static, reproduction.split, reproduction.scaling)),
+)
+for place, commands in PLACES:
     for command in commands:
         place.command(epilog=EPILOGS[command])(command)
 

@@ -1,4 +1,4 @@
-"""`ffebm evaluate` and `ffebm predict`: what a run has come to."""
+"""`ffebm evaluate`, `ffebm predict` and `ffebm report`: what runs have come to."""
 
 from __future__ import annotations
 
@@ -60,3 +60,37 @@ def predict(
                 end_section=number == len(guesses) - 1,
             )
     out.print(table)
+
+
+@examples(
+    "ffebm report runs/mine",
+    "ffebm report runs/split-small/* --output results/split",
+    "ffebm report runs/mine runs/other --sample 7 --images 1000",
+)
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs; others among them are passed over.")],
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Folder for report.html, report.md and report.json.")] = Path(
+        "report"
+    ),
+    title: Annotated[str, typer.Option(help="Of the page.")] = "Runs",
+    look_at: Annotated[
+        list[Path] | None, typer.Option("--look", metavar="RUN", help="Runs to put under the microscope; the first by default.")
+    ] = None,
+    sample: Annotated[int, typer.Option(min=0, help="Test image to follow sweep by sweep, from 0.")] = 0,
+    images: Annotated[int | None, typer.Option(min=1, help="Test images to count sweeps over; all by default.")] = None,
+    data: DataOption = None,
+) -> None:
+    """Write one page on some runs: tables, curves, settings, and how their blocks relax."""
+    with notes.status("Loading torch …"):
+        from ffebm.experiment.report import look, write_report
+        from ffebm.experiment.reproduction.static import read_static
+        from ffebm.experiment.run import Run
+
+    found = [Run.open(run) for run in runs if (run / "settings.toml").is_file()]
+    analyses = [read_static(run / "static.json") for run in runs if (run / "static.json").is_file()]
+    if not found and not analyses:
+        Run.open(runs[0])  # which says what is wrong with it
+    looked = [Run.open(run) for run in look_at] if look_at else [run for run in found if run.metrics()][:1]
+    seen = [look(run, sample=sample, images=images, data=data, console=notes) for run in looked]
+    write_report(output, title, runs=found, static=analyses, microscopes=seen)
+    out.print(f"Report: {escape(str(output / 'report.html'))}, with report.md and report.json", highlight=False, soft_wrap=True)

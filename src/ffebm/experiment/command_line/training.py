@@ -123,7 +123,7 @@ def _follow(run: Run, first: bool, training: Callable[[], Learner]) -> None:
 
 
 def _summarise(learner: Learner, run: Run) -> None:
-    from ffebm.experiment.training.progress import clock
+    from ffebm.experiment.clock import clock
 
     rows, settings = learner.history, learner.settings
     last, best = rows[-1], max(rows, key=lambda row: row["test_accuracy"])

@@ -2,6 +2,6 @@
 
 from ffebm.experiment.settings.reading import SettingsError, read_settings, settings_from
 from ffebm.experiment.settings.reference import documented
-from ffebm.experiment.settings.sections import Gradient, Model, Settings, Trainer
+from ffebm.experiment.settings.sections import Gradient, Model, Score, Settings, Trainer
 
-__all__ = ["Gradient", "Model", "Settings", "SettingsError", "Trainer", "documented", "read_settings", "settings_from"]
+__all__ = ["Gradient", "Model", "Score", "Settings", "SettingsError", "Trainer", "documented", "read_settings", "settings_from"]

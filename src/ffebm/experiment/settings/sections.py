@@ -239,5 +239,12 @@ class Settings(Section):
         plain = {"tolerance": None, "omega": 1.0}
         return self.relaxation.model_copy(update=plain), self.gradient.model_copy(update=plain)
 
+    @property
+    def recipe(self) -> Settings:
+        """Without what only says where a run happens: the folder of its data, threads, devices."""
+        place = {"threads": None, "accelerator": "auto", "devices": 1, "nodes": 1}
+        data = self.data.model_copy(update={"root": None, "workers": 0})
+        return self.model_copy(update={"data": data, "trainer": self.trainer.model_copy(update=place)})
+
     def save(self, path: Path) -> None:
         write_atomically(path, tomli_w.dumps(self.as_toml()).encode())

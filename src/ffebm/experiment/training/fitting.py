@@ -137,7 +137,7 @@ def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None) 
         if first:
             run.tidy()
             run.save_description(learner.dataset.description)
-            run.save_environment(describe_environment(learner.settings.seed))
+            run.save_environment({**describe_environment(learner.settings.seed), "steps": learner.steps})
         try:
             trainer.fit(learner, ckpt_path=checkpoint, weights_only=True)
         except SIGTERMException:  # which came before the first step, to Lightning's own handler

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from ffebm.experiment.clock import clock
 from ffebm.experiment.data import Batch
 from ffebm.experiment.figures import save_curves
 from ffebm.experiment.run import Run
@@ -134,13 +135,3 @@ class Recorder(Callback):
         if time.monotonic() - self._drew > QUIET or len(rows) == trainer.max_epochs:
             save_curves(rows, self.run.folder / "curves.png", self.run.folder.name)
             self._drew = time.monotonic()
-
-
-def clock(seconds: float) -> str:
-    """Hours, minutes and seconds.
-
-    >>> clock(3671)
-    '1:01:11'
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

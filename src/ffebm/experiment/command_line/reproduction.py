@@ -1,0 +1,157 @@
+"""`ffebm reproduce`: section 4 of the paper, one command for each figure and table."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.markup import escape
+
+from ffebm.experiment.command_line.console import DataOption, examples, notes, out
+from ffebm.experiment.errors import UserError
+
+if TYPE_CHECKING:
+    from ffebm.experiment.reproduction import Launcher
+
+ScaleName = Literal["paper", "small", "tiny"]
+ScaleOption = Annotated[
+    ScaleName,
+    typer.Option(help="paper: the full recipe. small: for two cores and an evening. tiny: minutes, on generated images."),
+]
+SeedsOption = Annotated[int | None, typer.Option(min=1, help="Runs of each kind; the scale's own number by default.")]
+RowsOption = Annotated[list[str] | None, typer.Option("--row", metavar="PRESET", help="Only this row; may be repeated.")]
+JobsOption = Annotated[int | None, typer.Option(min=1, help="Runs at once; one for every core or device by default.")]
+DevicesOption = Annotated[str | None, typer.Option(metavar="0,1,…", help="CUDA devices to share out among the runs.")]
+RayOption = Annotated[
+    str | None, typer.Option("--ray", metavar="ADDRESS", help="Use this Ray cluster; auto for ours, local to make one here.")
+]
+PrintOption = Annotated[bool, typer.Option("--print", help="Only print one command for each run, for any scheduler.")]
+OutputOption = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for runs and report.")]
+
+
+@examples(
+    "ffebm reproduce static --small                     # in under a minute",
+    "ffebm reproduce static --data ~/data               # at full width",
+    "ffebm reproduce static --run runs/mine             # on trained weights",
+)
+def static(
+    run: Annotated[Path | None, typer.Option(metavar="RUN", help="A trained run, instead of the paper's net.")] = None,
+    scale: ScaleOption = "paper",
+    small: Annotated[bool, typer.Option("--small", help="The same as --scale small: an eighth of the width.")] = False,
+    data: DataOption = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of weights, images, and the weights shown.")] = 0,
+    output: OutputOption = None,
+) -> None:
+    """Compare EP with ID step by step, in every layer (Figs. 3 and 4): PNG, SVG, JSON and a report."""
+    with notes.status("Loading torch …"):
+        from ffebm.experiment.report import write_report
+        from ffebm.experiment.reproduction.static import analyse_initial, analyse_run, save_static
+        from ffebm.experiment.run import Run
+
+    folder = output or Path("runs") / ("static" if run is None else f"static-{run.name}")
+    chosen = "small" if small else scale
+    with notes.status("Relaxing, nudging, and recording …"):
+        found = analyse_initial(chosen, data, seed) if run is None else analyse_run(Run.open(run), data, seed)
+    save_static(found, folder)
+    write_report(folder, f"Static analysis: {found.title}", static=[found])
+    out.print(
+        f"{found.title}; {found.samples}\n"
+        f"smallest cosine:             [bold]{found.worst.cosine:.5f}[/] ({found.worst.name})\n"
+        f"largest relative deviation:  [bold]{found.deviation:.2e}[/] at any step of any layer\n"
+        f"figures, numbers, report:    {escape(str(folder))}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@examples(
+    "ffebm reproduce split --scale tiny                 # a path through everything, in minutes",
+    "ffebm reproduce split --scale small --data ~/data  # about two hours on two cores",
+    "ffebm reproduce split --data ~/data --devices 0,1,2,3",
+    "ffebm reproduce split --print --data ~/data        # one command for each run",
+)
+def split(
+    scale: ScaleOption = "paper",
+    seeds: SeedsOption = None,
+    row: RowsOption = None,
+    data: DataOption = None,
+    jobs: JobsOption = None,
+    devices: DevicesOption = None,
+    ray: RayOption = None,
+    printed: PrintOption = False,
+    output: OutputOption = None,
+) -> None:
+    """Train the same layers in blocks of different sizes, by EP and by ID (Table 1)."""
+    _reproduce("split", scale, seeds, row, data, jobs, devices, ray, printed, output)
+
+
+@examples(
+    "ffebm reproduce scaling --scale tiny               # a path through everything, in minutes",
+    "ffebm reproduce scaling --scale small --row cifar100-l12 --row cifar100-l15 --data ~/data",
+    "ffebm reproduce scaling --data /shared/data --ray auto --output /shared/scaling",
+)
+def scaling(
+    scale: ScaleOption = "paper",
+    seeds: SeedsOption = None,
+    row: RowsOption = None,
+    data: DataOption = None,
+    jobs: JobsOption = None,
+    devices: DevicesOption = None,
+    ray: RayOption = None,
+    printed: PrintOption = False,
+    output: OutputOption = None,
+) -> None:
+    """Train 12 and 15 layers on CIFAR-100 and ImageNet32, by EP and by ID (Table 2)."""
+    _reproduce("scaling", scale, seeds, row, data, jobs, devices, ray, printed, output)
+
+
+def _reproduce(
+    name: str,
+    scale: ScaleName,
+    seeds: int | None,
+    rows: list[str] | None,
+    data: Path | None,
+    jobs: int | None,
+    devices: str | None,
+    ray: str | None,
+    printed: bool,
+    output: Path | None,
+) -> None:
+    from ffebm.experiment.reproduction.experiments import EXPERIMENTS, prepare_data
+
+    experiment, folder = EXPERIMENTS[name], output or Path("runs") / f"{name}-{scale}"
+    try:
+        cells = experiment.cells(scale, seeds, rows or [])
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    if printed:
+        for cell in cells:
+            sys.stdout.write(cell.command(folder, data) + "\n")
+        return
+    with notes.status("Loading torch …"):
+        from ffebm.experiment.report.reproduced import report_experiment
+        from ffebm.experiment.reproduction import Queue
+
+    data = prepare_data(scale, cells, folder, data)
+    queue = Queue(cells, folder, _launcher(jobs, devices, ray), data)
+    whole = queue.run(notes)
+    text = report_experiment(experiment, scale, cells, folder, failures=queue.failures, notes=notes)
+    out.print(text, highlight=False, markup=False)
+    out.print(f"Report: {folder / 'report.html'}", highlight=False, soft_wrap=True, markup=False)
+    if not whole:
+        notes.print("Interrupted; the same command goes on from here.", highlight=False)
+        raise typer.Exit(130)
+    if queue.failures:
+        raise UserError(f"{len(queue.failures)} of {len(cells)} runs failed; the same command tries them again.")
+
+
+def _launcher(jobs: int | None, devices: str | None, ray: str | None) -> Launcher:
+    from ffebm.experiment.reproduction import LocalProcesses, RayCluster
+
+    if ray is not None:
+        if jobs is not None or devices is not None:
+            raise UserError("With --ray the cluster itself decides how many runs go at once: leave --jobs and --devices out.")
+        return RayCluster(ray)
+    return LocalProcesses(jobs, devices.split(",") if devices else [])

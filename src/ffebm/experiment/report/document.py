@@ -1,0 +1,99 @@
+"""A report before it is a page: sections of text, tables, charts and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph."""
+
+    words: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells of text under a header; numbers are aligned to the right where all but the first column are such."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+    def markdown(self) -> str:
+        lines = [f"| {' | '.join(self.header)} |", "|" + "---|" * len(self.header)]
+        return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in self.rows)])
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a chart."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float | None]
+    colour: int = 0  # curves of the same number have the same colour
+    dashed: bool = False
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Curves, or bars, over a common axis; hover and zoom are the page's."""
+
+    title: str
+    x: str
+    y: str
+    curves: list[Curve]
+    log: bool = False
+    bars: bool = False
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A PNG image."""
+
+    title: str
+    content: bytes
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Lines of code or settings, folded away."""
+
+    title: str
+    text: str
+
+
+Part = Text | Table | Chart | Picture | Listing
+
+
+@dataclass(frozen=True)
+class Section:
+    title: str
+    parts: list[Part] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Document:
+    title: str
+    sections: list[Section]
+    numbers: dict[str, Any]  # what the report's JSON holds
+
+    def markdown(self) -> str:
+        """Texts and tables; charts and pictures are the page's alone."""
+        lines = [f"# {self.title}", ""]
+        for section in self.sections:
+            shown = [part for part in section.parts if isinstance(part, Text | Table | Listing)]
+            if not shown:
+                continue
+            lines += [f"## {section.title}", ""]
+            for part in shown:
+                if isinstance(part, Table):
+                    lines += [f"**{part.title}**", "", part.markdown(), ""]
+                elif isinstance(part, Text):
+                    lines += [part.words, ""]
+                else:
+                    lines += [f"{part.title}:", "", "```", part.text.rstrip(), "```", ""]
+        return "\n".join(lines).rstrip() + "\n"

@@ -1,0 +1,168 @@
+"""The energy microscope: how the blocks of a trained net relax, on one image sweep by sweep, and on the test set at large."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor
+
+from ffebm.diagnostics import Trace, trace
+from ffebm.energy import State
+from ffebm.experiment.architectures import build_model
+from ffebm.experiment.data import Batches, Dataset, Samples, load
+from ffebm.experiment.errors import UserError
+from ffebm.experiment.run import Run
+from ffebm.gradient import EquilibriumPropagation
+from ffebm.model import FFEBM, ReadoutCost
+from ffebm.nudge import Nudge
+from ffebm.relaxation import FixedPoint
+
+SWEEPS = 40  # that are traced
+PATIENCE, STILL = 200, 1e-3  # sweeps after which a block counts as not settled, and what it may still move by when it has
+BATCH = 250
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One relaxation of one block, sweep by sweep."""
+
+    energy: list[float]  # before the first sweep and after each
+    residual: list[float]  # of each sweep
+
+    @classmethod
+    def of(cls, traced: Trace) -> Phase:
+        return cls(traced.energy[:, 0].tolist(), traced.residual[:, 0].tolist())
+
+
+@dataclass(frozen=True)
+class BlockView:
+    """One block under the microscope."""
+
+    name: str
+    free: Phase
+    pushed: Phase  # nudged by +β, towards a lower loss
+    pulled: Phase  # nudged by −β
+    contraction: float  # by how much the residual shrinks a sweep, while there is something left to shrink
+    floor: list[float]  # share of units at the lower end of their range, by layer, over the test images
+    ceiling: list[float]  # at the upper end
+    sweeps: dict[int, int]  # test images by the sweeps that they took to settle
+    unsettled: int  # those that did not
+
+
+@dataclass(frozen=True)
+class Microscope:
+    """All blocks of a run's net."""
+
+    run: str
+    sample: int  # of the test set
+    label: str  # its class
+    guess: str  # what the net takes it for
+    beta: float
+    images: int  # that saturation and sweeps are counted over
+    blocks: list[BlockView]
+
+
+def look(
+    run: Run, *, sample: int = 0, images: int | None = None, data: Path | None = None, console: Console | None = None
+) -> Microscope:
+    """Look at the net of a run.
+
+    Args:
+        sample: number of the test image to trace.
+        images: how many test images to count saturation and sweeps over; all by default.
+    """
+    settings = run.settings()
+    dataset = load(settings.data.name, data or settings.data.root)
+    if not 0 <= sample < len(dataset.test):
+        raise UserError(f"There is no test image {sample}: {dataset.name} has {len(dataset.test):,}, counted from 0.")
+    model = build_model(settings, dataset.shape, len(dataset.classes)).eval()
+    model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    run.load_weights(model)
+    x, y = dataset.normalise(dataset.test.x[sample : sample + 1]), dataset.test.y[sample : sample + 1]
+    traced, logits = _traced(model, x.to(memory_format=torch.channels_last), y, settings.gradient.beta)
+    count = min(images or len(dataset.test), len(dataset.test))
+    counted = _counted(model, dataset, count, console)
+    blocks = [
+        BlockView(block.energy.label, *phases, _rate(phases[0].residual), *counts)
+        for (_, block), phases, counts in zip(model.chain, traced, counted, strict=True)
+    ]
+    names = dataset.classes
+    return Microscope(
+        run.folder.name, sample, names[int(y)], names[int(logits.argmax())], settings.gradient.beta, count, blocks
+    )
+
+
+def _traced(model: FFEBM, x: Tensor, y: Tensor, beta: float) -> tuple[list[tuple[Phase, Phase, Phase]], Tensor]:
+    """The free phase and both nudged ones of every block, on one sample, from settled states; and the logits."""
+    outputs: list[Tensor] = []
+    inputs: list[Tensor] = []
+    states: list[State] = []
+    s = x
+    for stage, block in model.chain:
+        inputs.append(stage(s))
+        relaxed = block.estimator.equilibrium(block.energy, inputs[-1], replace(block.relax, steps=1000, tolerance=1e-6))
+        states.append(tuple(layer.detach() for layer in relaxed.state))
+        s = relaxed.state[-1]
+        outputs.append(s)
+    logits = model.readout(s)
+    cost = ReadoutCost(model.readout, model.criterion)
+    deltas = torch.autograd.grad(cost(s, y).sum(), outputs)
+    found: list[tuple[Phase, Phase, Phase]] = []
+    for number, (_, block) in enumerate(model.chain):
+        relax = replace(block.relax, steps=SWEEPS, tolerance=None)
+        entering = inputs[number].detach()
+        free = Phase.of(trace(block.energy, relax, entering))
+        nudged: dict[str, Phase] = {}
+        for variant in ("positive", "negative"):
+            estimator = EquilibriumPropagation(FixedPoint(SWEEPS, order="output-first"), beta=beta, variant=variant)
+            if number == len(outputs) - 1 and model.nudge == "elastic":
+                nudge: Nudge = estimator.elastic(cost, y, like=entering)
+            else:
+                delta = (*[None] * (len(states[number]) - 1), deltas[number])
+                nudge = estimator.stationary(delta, estimator.sizes(delta))
+            nudged[variant] = Phase.of(trace(block.energy, estimator.relax, entering, start=states[number], nudge=nudge))
+        found.append((free, nudged["positive"], nudged["negative"]))
+    return found, logits
+
+
+@torch.no_grad()
+def _counted(
+    model: FFEBM, dataset: Dataset, count: int, console: Console | None
+) -> list[tuple[list[float], list[float], dict[int, int], int]]:
+    """Saturated shares at equilibrium, and sweeps to get there, of every block."""
+    layers = [len(block.energy.activations) for _, block in model.chain]
+    floor = [torch.zeros(size, dtype=torch.float64) for size in layers]
+    ceiling = [torch.zeros(size, dtype=torch.float64) for size in layers]
+    sweeps: list[list[Tensor]] = [[] for _ in layers]
+    unsettled = [0] * len(layers)
+    batches = Batches(dataset, Samples(dataset.test.x[:count], dataset.test.y[:count]), BATCH)
+    for batch in track(batches, "Settling", total=len(batches), console=console, transient=True, disable=console is None):
+        s = batch.x.to(memory_format=torch.channels_last)
+        for number, (stage, block) in enumerate(model.chain):
+            relaxed = replace(block.relax, steps=PATIENCE, tolerance=STILL)(block.energy, stage(s))
+            for layer, (state, activation) in enumerate(zip(relaxed.state, block.energy.activations, strict=True)):
+                floor[number][layer] += (state <= activation.low).double().mean() * len(s) / count
+                ceiling[number][layer] += (state >= activation.high).double().mean() * len(s) / count
+            settled = relaxed.residual <= STILL
+            sweeps[number].append(relaxed.sweeps[settled])
+            unsettled[number] += int((~settled).sum())
+            s = relaxed.state[-1]
+    return [
+        (low.tolist(), high.tolist(), _histogram(torch.cat(taken)), rest)
+        for low, high, taken, rest in zip(floor, ceiling, sweeps, unsettled, strict=True)
+    ]
+
+
+def _histogram(sweeps: Tensor) -> dict[int, int]:
+    values, counts = sweeps.unique(return_counts=True)
+    return dict(zip(values.tolist(), counts.tolist(), strict=True))
+
+
+def _rate(residuals: list[float]) -> float:
+    """The geometric mean of the factors between sweeps, from the third on and until rounding takes over."""
+    falling = [r for r in residuals[2:] if r > 1e-6]
+    return (falling[-1] / falling[0]) ** (1 / (len(falling) - 1)) if len(falling) > 1 else 0.0

@@ -1,0 +1,134 @@
+"""What runs have come to: seeds of the same recipe together, EP beside ID beside the paper."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ffebm.experiment.clock import clock
+from ffebm.experiment.report.document import Table
+from ffebm.experiment.run import Run
+from ffebm.experiment.settings import Score, Settings
+
+GRADIENTS = {"ep": "EP", "id": "ID", "recurrent-backprop": "RBP", "bptt": "BPTT"}
+
+
+@dataclass
+class Outcome:
+    """The seeds of one recipe by one gradient, after their last epoch."""
+
+    runs: list[str] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    top1: list[float] = field(default_factory=list)  # in per cent, like the paper's
+    top5: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    unfinished: list[str] = field(default_factory=list)  # runs that stopped before their last epoch, or are going on
+
+    def add(self, run: Run, settings: Settings) -> None:
+        rows = run.metrics()
+        if len(rows) < settings.trainer.epochs:
+            self.unfinished.append(run.folder.name)
+            return
+        self.runs.append(run.folder.name)
+        self.seeds.append(settings.seed)
+        self.top1.append(100 * rows[-1]["test_accuracy"])
+        self.top5.append(100 * rows[-1]["test_top5"])
+        self.seconds.append(rows[-1]["seconds"])
+
+
+@dataclass(frozen=True)
+class Row:
+    """One recipe, by every gradient that it was trained by."""
+
+    label: str
+    settings: Settings  # of one of its runs
+    outcomes: dict[str, Outcome]
+
+    def score(self, kind: str) -> Score | None:
+        """What the paper prints."""
+        return None if self.settings.paper is None else {"ep": self.settings.paper.ep, "id": self.settings.paper.id}.get(kind)
+
+
+def rows_of(runs: Sequence[Run]) -> list[Row]:
+    """Runs by recipe, in the order in which recipes first come."""
+    found: dict[str, Row] = {}
+    for run in runs:
+        settings = run.settings()
+        gradient = settings.gradient.model_copy(update={"kind": "ep"})
+        same = settings.recipe.model_copy(update={"seed": 0, "gradient": gradient}).model_dump_json()
+        row = found.setdefault(same, Row(settings.description or run.folder.name, settings, {}))
+        row.outcomes.setdefault(settings.gradient.kind, Outcome()).add(run, settings)
+    return list(found.values())
+
+
+def accuracy_table(rows: Sequence[Row], title: str = "Top-1 accuracy", *, top5: bool = False) -> Table:
+    """Mean and spread over seeds beside the paper's, in per cent, with the differences."""
+    kinds = [kind for kind in GRADIENTS if any(kind in row.outcomes for row in rows)]
+    header = ["net"]
+    for kind in kinds:
+        header += [GRADIENTS[kind], "paper", "difference"] if kind in ("ep", "id") else [GRADIENTS[kind]]
+    both = {"ep", "id"} <= set(kinds)
+    lines: list[tuple[str, ...]] = []
+    for row in rows:
+        line = [row.label]
+        means: dict[str, float] = {}
+        for kind in kinds:
+            values = _values(row, kind, top5)
+            line.append(spread(values))
+            if values:
+                means[kind] = statistics.fmean(values)
+            if kind in ("ep", "id"):
+                score = row.score(kind)
+                printed, deviation = _printed(score, top5)
+                line.append("" if printed is None else f"{printed} ± {deviation}")
+                line.append("" if printed is None or not values else f"{means[kind] - printed:+.1f}")
+        if both:
+            line.append(f"{means['ep'] - means['id']:+.2f}" if len(means.keys() & {"ep", "id"}) == 2 else "")
+        lines.append(tuple(line))
+    return Table(title, (*header, *(["EP − ID"] if both else [])), lines)
+
+
+def time_table(rows: Sequence[Row]) -> Table:
+    """How long training took, and how many seeds there are."""
+    kinds = [kind for kind in GRADIENTS if any(kind in row.outcomes for row in rows)]
+    header = ["net"]
+    for kind in kinds:
+        header += [f"{GRADIENTS[kind]}, time", "seeds", *(["paper, on an A100"] if kind in ("ep", "id") else [])]
+    lines: list[tuple[str, ...]] = []
+    for row in rows:
+        line = [row.label]
+        for kind in kinds:
+            outcome = row.outcomes.get(kind, Outcome())
+            line.append(clock(statistics.fmean(outcome.seconds)) if outcome.seconds else "")
+            line.append(", ".join(map(str, outcome.seeds)))
+            score = row.score(kind)
+            line += ["" if score is None else score.hours] if kind in ("ep", "id") else []
+        lines.append(tuple(line))
+    return Table("Training time, h:mm:ss, without tests", tuple(header), lines)
+
+
+def tables(rows: Sequence[Row]) -> list[Table]:
+    """All that a report shows of these runs."""
+    many = any(_printed(row.score("ep"), top5=True)[0] is not None for row in rows)
+    accuracies = [accuracy_table(rows)] + ([accuracy_table(rows, "Top-5 accuracy", top5=True)] if many else [])
+    return [*accuracies, time_table(rows)]
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean and standard deviation (of a sample), or the one value that there is."""
+    if not values:
+        return "–"
+    mean = f"{statistics.fmean(values):.2f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2f}"
+
+
+def _values(row: Row, kind: str, top5: bool) -> list[float]:
+    outcome = row.outcomes.get(kind, Outcome())
+    return outcome.top5 if top5 else outcome.top1
+
+
+def _printed(score: Score | None, top5: bool) -> tuple[float | None, float | None]:
+    if score is None:
+        return None, None
+    return (score.top5, score.top5_spread) if top5 else (score.top1, score.top1_spread)

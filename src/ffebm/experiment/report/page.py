@@ -1,0 +1,99 @@
+"""A document as one HTML file that needs nothing else: styles, scripts, charts and pictures are all inside."""
+
+from __future__ import annotations
+
+import base64
+import json
+from functools import cache
+from html import escape
+from importlib import resources
+from typing import Any
+
+from plotly.offline import get_plotlyjs
+
+from ffebm.experiment.report.document import Chart, Document, Listing, Part, Picture, Section, Table
+
+
+def page(document: Document) -> str:
+    """The whole file."""
+    charts: list[dict[str, Any]] = []
+    body = "\n".join(_section(section, charts) for section in document.sections)
+    contents = "".join(f'<a href="#{_anchor(section)}">{escape(section.title)}</a>' for section in document.sections)
+    library = f"<script>{get_plotlyjs()}</script>" if charts else ""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{escape(document.title)}</title>\n<style>\n{_asset('page.css')}</style>\n</head>\n<body>\n<main>\n"
+        f"<h1>{escape(document.title)}</h1>\n<nav>{contents}</nav>\n{body}\n</main>\n{library}\n"
+        f'<script type="application/json" id="charts">{_json(charts)}</script>\n<script>\n{_asset("page.js")}</script>\n'
+        "</body>\n</html>\n"
+    )
+
+
+def _section(section: Section, charts: list[dict[str, Any]]) -> str:
+    parts = "\n".join(_part(part, charts) for part in section.parts)
+    return f'<section id="{_anchor(section)}">\n<h2>{escape(section.title)}</h2>\n{parts}\n</section>'
+
+
+def _part(part: Part, charts: list[dict[str, Any]]) -> str:
+    if isinstance(part, Table):
+        return _table(part)
+    if isinstance(part, Chart):
+        charts.append(_plotted(part))
+        return f'<figure><figcaption>{escape(part.title)}</figcaption><div class="chart"></div></figure>'
+    if isinstance(part, Picture):
+        source = base64.b64encode(part.content).decode()
+        return (
+            f"<figure><figcaption>{escape(part.title)}</figcaption>"
+            f'<img alt="{escape(part.title)}" src="data:image/png;base64,{source}"></figure>'
+        )
+    if isinstance(part, Listing):
+        return f"<details><summary>{escape(part.title)}</summary><pre>{escape(part.text)}</pre></details>"
+    return f"<p>{escape(part.words)}</p>"
+
+
+def _table(table: Table) -> str:
+    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.header)
+    rows = "".join(
+        f'<tr><th scope="row">{escape(row[0])}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in row[1:])}</tr>'
+        for row in table.rows
+    )
+    return (
+        f'<div class="scrolls"><table><caption>{escape(table.title)}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _plotted(chart: Chart) -> dict[str, Any]:
+    """What page.js hands to Plotly; colours are numbers there, which a theme turns into colours."""
+    traces = [
+        {
+            "name": curve.name,
+            "x": list(curve.x),
+            "y": list(curve.y),
+            "colour": curve.colour,
+            **({"type": "bar"} if chart.bars else {"type": "scatter", "mode": _mode(curve.x)}),
+            **({} if chart.bars else {"line": {"dash": "dot" if curve.dashed else "solid", "width": 2}}),
+        }
+        for curve in chart.curves
+    ]
+    return {"traces": traces, "x": chart.x, "y": chart.y, "log": chart.log}
+
+
+def _mode(x: Any) -> str:
+    return "lines+markers" if len(x) < 30 else "lines"
+
+
+def _anchor(section: Section) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in section.title.lower())
+
+
+def _json(value: object) -> str:
+    """Inside a script element: nothing in it may look like the element's end."""
+    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
+
+
+@cache
+def _asset(name: str) -> str:
+    return (resources.files("ffebm.experiment.report") / name).read_text(encoding="utf-8")

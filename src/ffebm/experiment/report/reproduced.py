@@ -1,0 +1,92 @@
+"""The report of a table of the paper: what was run, beside what was printed, and whether the paper's claims hold."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from ffebm.experiment.report.document import Table
+from ffebm.experiment.report.microscope import Microscope, look
+from ffebm.experiment.report.outcome import Row, rows_of
+from ffebm.experiment.report.writing import write_report
+from ffebm.experiment.reproduction.cell import Cell, Stage
+from ffebm.experiment.reproduction.experiments import SCALES, Experiment
+from ffebm.experiment.reproduction.static import Static, read_static
+from ffebm.experiment.run import Run
+
+AGREE, ALIKE = 1.0, 3.0  # points that EP may be from ID, and blocks of different sizes from each other
+
+
+def report_experiment(
+    experiment: Experiment,
+    scale: str,
+    cells: Sequence[Cell],
+    folder: Path,
+    *,
+    data: Path | None = None,
+    failures: Mapping[str, str] | None = None,
+    notes: Console | None = None,
+) -> str:
+    """Write the report of all runs that there are, finished or not; returns it as Markdown."""
+    begun = [cell for cell in cells if cell.progress(folder).stage is not Stage.WAITING]
+    runs = [cell.run(folder) for cell in begun]
+    finished = [cell.run(folder) for cell in begun if cell.progress(folder).stage is Stage.FINISHED]
+    rows = rows_of(runs)
+    words = [
+        f"Scale {scale}: {SCALES[scale].words}. {len(finished)} of {len(cells)} runs are finished.",
+        *claims(experiment, rows),
+    ]
+    if any(cell.settings.data.name == "imagenet32" for cell in begun) and scale == "tiny":
+        words.append("ImageNet32 stands for images generated in its official layout: these numbers say that the path works.")
+    more = [_published(experiment)] if experiment.published else []
+    document = write_report(
+        folder,
+        experiment.title,
+        runs=runs,
+        words=words,
+        more=more,
+        static=_analyses(folder),
+        microscopes=_microscopes(finished, data, notes),
+        failures=failures,
+    )
+    return document.markdown()
+
+
+def claims(experiment: Experiment, rows: Sequence[Row]) -> list[str]:
+    """What the paper claims, held against the runs."""
+    means = {row.label: {kind: statistics.fmean(o.top1) for kind, o in row.outcomes.items() if o.top1} for row in rows}
+    gaps = {label: found["ep"] - found["id"] for label, found in means.items() if {"ep", "id"} <= found.keys()}
+    said: list[str] = []
+    if gaps:
+        worst = max(gaps, key=lambda label: abs(gaps[label]))
+        verdict = "holds" if abs(gaps[worst]) <= AGREE else "does not hold"
+        said.append(f"EP within {AGREE:g} point of ID in every row: {verdict}; the widest gap is {gaps[worst]:+.2f} ({worst}).")
+    if experiment.name == "split":
+        for layers in sorted({row.settings.model.layers for row in rows}):
+            values = [
+                means[row.label]["ep"] for row in rows if row.settings.model.layers == layers and "ep" in means[row.label]
+            ]
+            if len(values) > 1:
+                width = max(values) - min(values)
+                verdict = "holds" if width <= ALIKE else "does not hold"
+                said.append(f"{layers} layers, EP, block sizes within {ALIKE:g} points of each other: {verdict}; {width:.2f}.")
+    return said
+
+
+def _published(experiment: Experiment) -> Table:
+    rows = [(published.source, f"{published.top1}", f"{published.top5}") for published in experiment.published]
+    return Table("Published by others, as the paper quotes them", ("source", "top-1", "top-5"), rows)
+
+
+def _analyses(folder: Path) -> list[Static]:
+    """Static analyses that lie beside the runs."""
+    return [read_static(path) for path in sorted(folder.glob("*/static.json"))]
+
+
+def _microscopes(finished: Sequence[Run], data: Path | None, notes: Console | None) -> list[Microscope]:
+    """One look, at the last of the rows by EP: with the most blocks."""
+    trained = [run for run in finished if run.settings().gradient.kind == "ep"]
+    return [look(trained[-1], images=1000, data=data, console=notes)] if trained else []

@@ -1,0 +1,223 @@
+"""Reports of runs: tables beside the paper's, curves, static figures, the microscope; as a page, Markdown and JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from ffebm.experiment.files import write_atomically
+from ffebm.experiment.report.document import Chart, Curve, Document, Listing, Part, Picture, Section, Table, Text
+from ffebm.experiment.report.microscope import Microscope
+from ffebm.experiment.report.outcome import GRADIENTS, Row, rows_of, tables
+from ffebm.experiment.report.page import page
+from ffebm.experiment.reproduction.static import Static
+from ffebm.experiment.reproduction.static_figures import bars_figure, transients_figure
+from ffebm.experiment.run import Run, remake_command
+
+TRUSTED = 0.999  # the cosine that every layer should have at initial weights
+
+
+def write_report(
+    folder: Path,
+    title: str,
+    *,
+    runs: Sequence[Run] = (),
+    words: Sequence[str] = (),
+    more: Sequence[Table] = (),
+    static: Sequence[Static] = (),
+    microscopes: Sequence[Microscope] = (),
+    failures: Mapping[str, str] | None = None,
+) -> Document:
+    """Write report.html, report.md and report.json into a folder.
+
+    Args:
+        words: paragraphs to begin with.
+        more: tables besides those of the runs.
+        failures: runs that failed, and what they said.
+    """
+    document = compose(title, runs, words, more, static, microscopes, failures or {})
+    write_atomically(folder / "report.md", document.markdown().encode())
+    write_atomically(folder / "report.json", json.dumps(document.numbers, indent=1).encode())
+    write_atomically(folder / "report.html", page(document).encode())
+    return document
+
+
+def compose(
+    title: str,
+    runs: Sequence[Run],
+    words: Sequence[str],
+    more: Sequence[Table],
+    static: Sequence[Static],
+    microscopes: Sequence[Microscope],
+    failures: Mapping[str, str],
+) -> Document:
+    rows = rows_of(runs)
+    sections: list[Section] = []
+    opening: list[Part] = [Text(text) for text in words]
+    opening += tables(rows) if rows else []
+    opening += more
+    opening += [Text(text) for text in _missing(rows, failures)]
+    if opening:
+        sections.append(Section("Results", opening))
+    if any(run.metrics() for run in runs):
+        sections.append(Section("Learning curves", _curves(runs)))
+    sections += [Section(f"EP against ID: {analysis.title}", _static(analysis)) for analysis in static]
+    sections += [Section(f"Energy microscope: {seen.run}", _microscope(seen)) for seen in microscopes]
+    sections.append(Section("How this was made", _origin(runs, static)))
+    numbers: dict[str, Any] = {
+        "title": title,
+        "made": {"command": _command(), "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")},
+        "rows": [_numbers(row) for row in rows],
+        "failures": dict(failures),
+        "static": [_static_numbers(analysis) for analysis in static],
+        "microscopes": [asdict(microscope) for microscope in microscopes],
+    }
+    return Document(title, sections, numbers)
+
+
+def _numbers(row: Row) -> dict[str, Any]:
+    paper = None if row.settings.paper is None else row.settings.paper.model_dump(mode="json")
+    return {"net": row.label, "paper": paper, "outcomes": {kind: asdict(outcome) for kind, outcome in row.outcomes.items()}}
+
+
+def _static_numbers(static: Static) -> dict[str, Any]:
+    layers = [{"name": x.name, "block": x.block, "cosine": x.cosine, "deviation": x.deviation} for x in static.layers]
+    return {"title": static.title, "samples": static.samples, "beta": static.beta, "sweeps": static.sweeps, "layers": layers}
+
+
+def _missing(rows: Sequence[Row], failures: Mapping[str, str]) -> list[str]:
+    open_ = [name for row in rows for outcome in row.outcomes.values() for name in outcome.unfinished if name not in failures]
+    texts = [f"Failed: {name}: {said}" for name, said in failures.items()]
+    return [*texts, *([f"Not finished: {', '.join(open_)}."] if open_ else [])]
+
+
+def _curves(runs: Sequence[Run]) -> list[Part]:
+    """Test accuracy, loss and residual by epoch; a colour for each recipe, dots for ID."""
+    groups: dict[str, int] = {}
+    charts = {
+        "test_accuracy": Chart("Test accuracy", "epoch", "%", []),
+        "train_loss": Chart("Training loss", "epoch", "loss", []),
+    }
+    charts["residual"] = Chart("Residual of the worst block: what units still moved by", "epoch", "residual", [], log=True)
+    for run in runs:
+        rows, settings = run.metrics(), run.settings()
+        colour = groups.setdefault(settings.description, len(groups))
+        for name, chart in charts.items():
+            values = [100 * row[name] if name == "test_accuracy" else row[name] for row in rows]
+            label = f"{settings.description or run.folder.name}, {GRADIENTS[settings.gradient.kind]}, seed {settings.seed}"
+            epochs = [row["epoch"] for row in rows]
+            chart.curves.append(Curve(label, epochs, values, colour, dashed=settings.gradient.kind == "id"))
+    return list(charts.values())
+
+
+def _static(static: Static) -> list[Part]:
+    verdict = (
+        f"Smallest cosine {static.worst.cosine:.5f} ({static.worst.name}); largest relative deviation {static.deviation:.2e}, "
+        f"at any step of any layer. {static.samples}; β {static.beta}; {static.sweeps} sweeps a block; free phases: "
+        f"{static.free}."
+    )
+    below = static.explanation(TRUSTED)
+    parts: list[Part] = [
+        Text(verdict),
+        Picture("Gradients through backward time: ID in colour, EP dotted", _png(transients_figure(static))),
+        Picture("Cosine between the final gradients of every layer", _png(bars_figure([static]))),
+    ]
+    if below:
+        parts.append(Text(f"Below {TRUSTED}: {'; '.join(below)}."))
+    layers = [(x.name, str(x.block), f"{x.cosine:.6f}", f"{x.deviation:.2e}") for x in static.layers]
+    parts.append(Table("Every layer", ("weights", "block", "cosine", "largest deviation"), layers))
+    return parts
+
+
+def _microscope(seen: Microscope) -> list[Part]:
+    intro = (
+        f"Test image {seen.sample}, {seen.label}, which the net takes for {seen.guess}. Nudges, of β {seen.beta}, begin where "
+        f"the free phase has settled. Saturation and sweeps to settle are counted over {seen.images:,} test images."
+    )
+    energy = Chart("Free phase: energy above its lowest", "sweep", "energy", [], log=True)
+    residual = Chart("Free phase: largest change of any unit", "sweep", "residual", [], log=True)
+    nudged = Chart("Nudged phases: energy above that of the free equilibrium", "sweep", "energy", [], log=True)
+    moved = Chart("Nudged phases: largest change of any unit", "sweep", "residual", [], log=True)
+    settled = Chart("Sweeps until nothing moves by more than 0.001", "sweeps", "test images", [], bars=True)
+    lines: list[tuple[str, ...]] = []
+    for number, block in enumerate(seen.blocks):
+        lowest = min(block.free.energy)
+        energy.curves.append(_curve(block.name, [e - lowest for e in block.free.energy], number))
+        residual.curves.append(_curve(block.name, block.free.residual, number, begin=1))
+        for phase, sign in ((block.pushed, "+β"), (block.pulled, "−β")):
+            name, dashed = f"{block.name}, {sign}", sign == "−β"
+            nudged.curves.append(_curve(name, [e - phase.energy[0] for e in phase.energy], number, dashed=dashed))
+            moved.curves.append(_curve(name, phase.residual, number, begin=1, dashed=dashed))
+        settled.curves.append(Curve(block.name, list(block.sweeps), list(block.sweeps.values()), number))
+        taken = sum(sweeps * count for sweeps, count in block.sweeps.items()) / max(1, sum(block.sweeps.values()))
+        lines.append(
+            (
+                block.name,
+                f"{block.contraction:.3f}",
+                f"{taken:.1f}",
+                f"{block.unsettled:,}",
+                ", ".join(f"{100 * share:.0f}" for share in block.floor),
+                ", ".join(f"{100 * share:.0f}" for share in block.ceiling),
+            )
+        )
+    header = (
+        "block",
+        "contraction a sweep",
+        "sweeps to settle, mean",
+        "not settled",
+        "% of units at 0, by layer",
+        "% at 1, by layer",
+    )
+    return [Text(intro), Table("Blocks", header, lines), energy, residual, nudged, moved, settled]
+
+
+def _curve(name: str, values: Sequence[float], colour: int, *, begin: int = 0, dashed: bool = False) -> Curve:
+    """A logarithm has no zero: those values are left out."""
+    return Curve(name, list(range(begin, begin + len(values))), [v if v > 1e-9 else None for v in values], colour, dashed)
+
+
+def _origin(runs: Sequence[Run], static: Sequence[Static]) -> list[Part]:
+    parts: list[Part] = [Text(f"Made by `{_command()}`, {time.strftime('%Y-%m-%d')}.")]
+    places: dict[str, None] = {}
+    for run in runs:
+        for place in run.environments():
+            places[_place(place)] = None
+    for analysis in static:
+        places[_place(analysis.environment)] = None
+    parts += [Text(place) for place in places]
+    if runs:
+        parts.append(Listing("Commands that make each run again", "\n".join(remake_command(run) for run in runs)))
+    for row in rows_of(runs):
+        seeds = sorted({seed for outcome in row.outcomes.values() for seed in outcome.seeds})
+        title = f"Settings of {row.label}; gradients {', '.join(row.outcomes)}; seeds {', '.join(map(str, seeds))}"
+        parts.append(Listing(title, tomli_w.dumps(row.settings.as_toml())))
+    return parts
+
+
+def _place(environment: Mapping[str, Any]) -> str:
+    packages = environment.get("packages", {})
+    devices = ", ".join(environment.get("devices", [])) or f"{environment.get('processor')}, {environment.get('cores')} cores"
+    commit = str(environment.get("commit") or "")[:10]
+    return (
+        f"{devices}, {environment.get('threads')} threads; {environment.get('system')}; Python {environment.get('python')}, "
+        f"torch {packages.get('torch')}, ffebm {packages.get('ffebm')}" + (f" at {commit}" if commit else "") + "."
+    )
+
+
+def _command() -> str:
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+def _png(figure: Any) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()

@@ -1,0 +1,21 @@
+"""The paper's figures and tables, made again."""
+
+from ffebm.experiment.reproduction.cell import Cell, Progress, Stage
+from ffebm.experiment.reproduction.experiments import EXPERIMENTS, SCALES, Experiment, Published, Scale
+from ffebm.experiment.reproduction.launcher import Launcher, LocalProcesses, RayCluster
+from ffebm.experiment.reproduction.queue import Queue
+
+__all__ = [
+    "EXPERIMENTS",
+    "SCALES",
+    "Cell",
+    "Experiment",
+    "Launcher",
+    "LocalProcesses",
+    "Progress",
+    "Published",
+    "Queue",
+    "RayCluster",
+    "Scale",
+    "Stage",
+]

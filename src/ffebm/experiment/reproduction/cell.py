@@ -1,0 +1,98 @@
+"""One run of a table: how it is started, and how far it has come."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+
+from ffebm.experiment.preset import read_preset
+from ffebm.experiment.run import Run, RunError
+from ffebm.experiment.settings import Settings
+
+KINDS = ("ep", "id")
+
+
+class Stage(StrEnum):
+    WAITING = "waiting"
+    BEGUN = "begun"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come."""
+
+    stage: Stage
+    share: float = 0.0  # of all steps
+    epoch: int = 0
+    accuracy: float | None = None  # on the test set, after that epoch
+    seconds: float = 0.0  # of training so far
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A preset, a gradient and a seed."""
+
+    preset: str
+    kind: str
+    seed: int
+    changes: tuple[str, ...] = ()  # settings besides these
+
+    @property
+    def name(self) -> str:
+        return f"{self.preset}-{self.kind}-seed{self.seed}"
+
+    @property
+    def overrides(self) -> list[str]:
+        return [*self.changes, f"gradient.kind={self.kind}", f"seed={self.seed}"]
+
+    @cached_property
+    def settings(self) -> Settings:
+        return read_preset(self.preset, self.overrides)
+
+    def run(self, folder: Path) -> Run:
+        return Run(folder / self.name)
+
+    def arguments(self, folder: Path, data: Path | None = None, threads: int | None = None) -> list[str]:
+        """Of `ffebm`, to begin this run below `folder` or to go on with it."""
+        run = self.run(folder)
+        where = [] if data is None else ["--data", str(data)]
+        if run.settings_file.is_file():
+            return ["train", "--resume", str(run.folder), *where]
+        more = [] if threads is None else [f"trainer.threads={threads}"]
+        return ["train", self.preset, *self.overrides, *more, *where, "--output", str(run.folder)]
+
+    def command(self, folder: Path, data: Path | None = None) -> str:
+        """For a shell."""
+        return shlex.join(["ffebm", *self.arguments(folder, data)])
+
+    def progress(self, folder: Path) -> Progress:
+        run = self.run(folder)
+        if not run.settings_file.is_file():
+            return Progress(Stage.WAITING)
+        rows, epochs = run.metrics(), self.settings.trainer.epochs
+        last = rows[-1] if rows else {}
+        seen = int(last.get("epoch", 0)), last.get("test_accuracy"), last.get("seconds", 0.0)
+        if seen[0] >= epochs and run.weights_file.is_file():
+            return Progress(Stage.FINISHED, 1.0, *seen)
+        return Progress(Stage.BEGUN, _share(run), *seen)
+
+    def check(self, folder: Path) -> None:
+        """Refuse a run that was begun with other settings: it would stand in the table for what it is not."""
+        run = self.run(folder)
+        if run.settings_file.is_file() and run.settings().recipe != self.settings.recipe:
+            raise RunError(
+                f"{run.folder} was begun with other settings than `{shlex.join(self.overrides)}` for {self.preset}. "
+                "Name another folder by --output, or remove that run."
+            )
+
+
+def _share(run: Run) -> float:
+    """Of all steps, those before the newest checkpoint."""
+    checkpoints, places = run.checkpoints(), run.environments()
+    if not checkpoints or not places or "steps" not in places[0]:
+        return 0.0
+    return int(checkpoints[0].stem.partition("-")[2]) / places[0]["steps"]

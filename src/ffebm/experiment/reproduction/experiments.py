@@ -1,0 +1,134 @@
+"""The paper's tables as lists of runs: which presets, by which gradients, at which scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ffebm.checks import check_choice
+from ffebm.experiment.data.generated import write_generated
+from ffebm.experiment.files import write_atomically
+from ffebm.experiment.reproduction.cell import KINDS, Cell
+
+
+@dataclass(frozen=True)
+class Published:
+    """A result that others have printed, in per cent."""
+
+    source: str
+    top1: float
+    top5: float
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table of the paper: presets are its rows, EP and ID its columns."""
+
+    name: str
+    title: str
+    rows: tuple[str, ...]
+    published: tuple[Published, ...] = ()
+
+    def cells(self, scale: str, seeds: int | None = None, rows: Sequence[str] = ()) -> list[Cell]:
+        """All runs, seed by seed, so that an early end leaves whole tables of fewer seeds.
+
+        Args:
+            seeds: how many of each; the scale's own number by default.
+            rows: presets to keep; all by default.
+        """
+        for row in rows:
+            check_choice("row", row, self.rows)
+        chosen = [row for row in self.rows if not rows or row in rows]
+        count = SCALES[scale].seeds if seeds is None else seeds
+        return [Cell(row, kind, seed, SCALES[scale].changes(row)) for seed in range(count) for row in chosen for kind in KINDS]
+
+
+SPLIT = Experiment(
+    "split",
+    "Table 1, splitting: CIFAR-10, the same layers in blocks of different sizes",
+    ("cifar10-l6-bs6", "cifar10-l6-bs3", "cifar10-l6-bs2", "cifar10-l12-bs4", "cifar10-l12-bs3", "cifar10-l12-bs2"),
+)
+SCALING = Experiment(
+    "scaling",
+    "Table 2, scaling: CIFAR-100 and ImageNet32, 12 and 15 layers in blocks of two",
+    ("cifar100-l12", "cifar100-l15", "imagenet32-l12", "imagenet32-l15"),
+    (
+        Published("Laborieux & Zenke 2022, holomorphic EP, ImageNet32", 36.5, 60.8),
+        Published("Høier et al. 2023, dual propagation, ImageNet32", 41.5, 64.9),
+    ),
+)
+EXPERIMENTS = {experiment.name: experiment for experiment in (SPLIT, SCALING)}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of the full recipe is run."""
+
+    name: str
+    words: str  # what it reduces
+    seeds: int
+    common: tuple[str, ...]  # settings that it changes in every row
+    of_depth: dict[str, tuple[str, ...]]  # and in rows of this depth
+
+    def changes(self, row: str) -> tuple[str, ...]:
+        return (*self.common, *(change for depth, more in self.of_depth.items() if f"-{depth}" in row for change in more))
+
+
+SCALES = {
+    scale.name: scale
+    for scale in (
+        Scale("paper", "the full recipe: full width, all epochs, fixed plain sweeps", 3, ("sweeps=plain",), {}),
+        Scale(
+            "small",
+            "an eighth of the width, three epochs without crops and flips, batches of 32, a higher rate, fewer sweeps",
+            1,
+            (
+                "model.width=0.125",
+                "model.norm_gain=0.5",
+                "data.crop_padding=0",
+                "data.flip=false",
+                "trainer.epochs=3",
+                "trainer.batch=32",
+                "optimiser.learning_rate=1.8e-4",
+                "optimiser.final_learning_rate=1e-6",
+            ),
+            {},
+        ),
+        Scale(
+            "tiny",
+            "a path through everything: generated images, 1/32 of the width, one epoch, a few sweeps",
+            1,
+            (
+                "model.width=0.03125",
+                "sweeps=settle",
+                "relaxation.steps=4",
+                "gradient.steps=2",
+                "trainer.epochs=1",
+                "trainer.batch=20",
+            ),
+            {},
+        ),
+    )
+}
+
+
+GENERATED = {
+    "cifar10": (60, 20),
+    "cifar100": (200, 100),
+    "imagenet32": (1000, 1000),
+}  # training and test images of the tiny scale
+
+
+def prepare_data(scale: str, cells: Sequence[Cell], folder: Path, data: Path | None) -> Path | None:
+    """Where the runs find their data: the tiny scale gets images of its own, made here once."""
+    if scale != "tiny":
+        return data
+    made = folder / "data"
+    for name in sorted({cell.settings.data.name for cell in cells}):
+        mark = made / f"{name}.txt"
+        if not mark.exists():  # written last: an interruption before it means to begin again
+            train, test = GENERATED[name]
+            write_generated(name, made, train=train, test=test)
+            write_atomically(mark, f"{train} training and {test} test images, generated: coloured waves under noise\n".encode())
+    return made

@@ -1,0 +1,368 @@
+"""The paper's tables as queues of runs, its figures, and the reports on both."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shlex
+import signal
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+
+from ffebm.experiment.data import load
+from ffebm.experiment.data.generated import write_generated
+from ffebm.experiment.preset import read_preset
+from ffebm.experiment.report import look, write_report
+from ffebm.experiment.report.outcome import Outcome, Row, accuracy_table, rows_of, spread
+from ffebm.experiment.report.reproduced import claims, report_experiment
+from ffebm.experiment.reproduction import EXPERIMENTS, SCALES, LocalProcesses, Queue, Stage
+from ffebm.experiment.reproduction.experiments import prepare_data
+from ffebm.experiment.reproduction.static import Static, analyse_initial, analyse_run, read_static, save_static
+from ffebm.experiment.run import Run, RunError
+from ffebm.experiment.training import train
+from test_command_line import call
+
+SPLIT = EXPERIMENTS["split"]
+
+
+def console() -> Console:
+    return Console(file=io.StringIO(), width=300)
+
+
+def said(shown: Console) -> str:
+    assert isinstance(shown.file, io.StringIO)
+    return shown.file.getvalue()
+
+
+class Pretence:
+    """Instead of training, leaves what a run of one epoch leaves; some fail."""
+
+    slots, threads = 2, 1
+
+    def __init__(self, *failing: str) -> None:
+        self.failing = failing
+        self.commands: list[list[str]] = []
+        self.stopped = threading.Event()
+
+    def __call__(self, arguments: Sequence[str], log: Path, slot: int) -> int:
+        self.commands.append(list(arguments))
+        if "--resume" in arguments:
+            folder = Path(arguments[arguments.index("--resume") + 1])
+        else:
+            folder = Path(arguments[arguments.index("--output") + 1])
+            overrides = [a for a in arguments[2:] if "=" in a]
+            read_preset(arguments[1], overrides).save(folder / "settings.toml")
+        if folder.name in self.failing:
+            log.write_text("Training\nError: it was not to be.\n")
+            return 1
+        finish(Run(folder), 0.5)
+        return 0
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+def finish(run: Run, accuracy: float, epochs: int = 1) -> None:
+    row = {
+        "epoch": 1,
+        "step": 3,
+        "train_loss": 2.0,
+        "test_accuracy": accuracy,
+        "test_top5": 0.9,
+        "residual": 0.1,
+        "seconds": 8.0,
+    }
+    run.save_metrics([{**row, "epoch": epoch + 1} for epoch in range(epochs)])
+    run.weights_file.write_bytes(b"")
+
+
+class TestCells:
+    def test_every_row_at_every_scale_is_a_valid_recipe(self) -> None:
+        for experiment in EXPERIMENTS.values():
+            for scale in SCALES:
+                for cell in experiment.cells(scale, seeds=2):
+                    assert cell.settings.gradient.kind == cell.kind
+                    assert cell.settings.seed == cell.seed
+                    assert cell.settings.paper is not None
+
+    def test_the_papers_scale_changes_nothing_but_the_sweeps(self) -> None:
+        for cell in SPLIT.cells("paper"):
+            preset = read_preset(cell.preset, ["sweeps=plain", f"seed={cell.seed}", f"gradient.kind={cell.kind}"])
+            assert cell.settings == preset
+
+    def test_there_are_as_many_as_the_table_has(self) -> None:
+        assert len(SPLIT.cells("paper")) == 6 * 2 * 3
+        assert len(EXPERIMENTS["scaling"].cells("paper", seeds=1)) == 4 * 2
+        assert [cell.seed for cell in SPLIT.cells("tiny", seeds=2)] == [0] * 12 + [1] * 12  # whole tables first
+
+    def test_rows_can_be_chosen(self) -> None:
+        cells = SPLIT.cells("tiny", rows=["cifar10-l6-bs3"])
+        assert [cell.name for cell in cells] == ["cifar10-l6-bs3-ep-seed0", "cifar10-l6-bs3-id-seed0"]
+        with pytest.raises(ValueError, match="cifar10-l6-bs3"):
+            SPLIT.cells("tiny", rows=["cifar10-l7"])
+
+    def test_commands_are_printed_for_any_scheduler(self, tmp_path: Path) -> None:
+        shown = call("reproduce", "split", "--scale", "tiny", "--print", "--output", tmp_path / "a b", "--data", "/d")
+        commands = [shlex.split(line) for line in shown.splitlines()]
+        assert len(commands) == 12
+        assert commands[0][:3] == ["ffebm", "train", "cifar10-l6-bs6"]
+        assert commands[0][-4:] == ["--data", "/d", "--output", str(tmp_path / "a b" / "cifar10-l6-bs6-ep-seed0")]
+        assert not (tmp_path / "a b").exists()
+
+    def test_a_run_with_other_settings_does_not_pass_for_this_one(self, tmp_path: Path) -> None:
+        cell = SPLIT.cells("tiny")[0]
+        replace(cell, changes=("trainer.threads=2", *cell.changes)).settings.save(cell.run(tmp_path).settings_file)
+        cell.check(tmp_path)
+        replace(cell, changes=("trainer.epochs=7",)).settings.save(cell.run(tmp_path).settings_file)
+        with pytest.raises(RunError, match="other settings"):
+            cell.check(tmp_path)
+
+
+class TestQueue:
+    def test_runs_what_is_missing_and_keeps_what_is_there(self, tmp_path: Path) -> None:
+        cells = SPLIT.cells("tiny", rows=["cifar10-l6-bs2", "cifar10-l6-bs3"])
+        kept, begun = cells[0], cells[2]
+        for cell in (kept, begun):
+            cell.settings.save(cell.run(tmp_path).settings_file)
+        finish(kept.run(tmp_path), 0.25)
+        launcher, shown = Pretence(), console()
+        assert Queue(cells, tmp_path, launcher).run(shown)
+        assert launcher.commands[0] == ["train", "--resume", str(begun.run(tmp_path).folder)]
+        assert len(launcher.commands) == 3
+        assert kept.progress(tmp_path).accuracy == 0.25
+        assert all(cell.progress(tmp_path).stage is Stage.FINISHED for cell in cells)
+
+    def test_a_failure_is_reported_and_the_rest_goes_on(self, tmp_path: Path) -> None:
+        cells = SPLIT.cells("tiny")
+        shown = console()
+        queue = Queue(cells, tmp_path, Pretence(cells[1].name), None)
+        assert queue.run(shown)
+        assert queue.failures == {cells[1].name: "Error: it was not to be."}
+        assert "it was not to be" in said(shown)
+        assert sum(cell.progress(tmp_path).stage is Stage.FINISHED for cell in cells) == 11
+        again = Pretence()
+        Queue(cells, tmp_path, again).run(console())
+        assert again.commands == [["train", "--resume", str(cells[1].run(tmp_path).folder)]]
+
+    def test_an_interruption_stops_what_runs_and_begins_nothing_more(self, tmp_path: Path) -> None:
+        class Slow(Pretence):
+            def __call__(self, arguments: Sequence[str], log: Path, slot: int) -> int:
+                self.commands.append(list(arguments))
+                os.kill(os.getpid(), signal.SIGINT)
+                assert self.stopped.wait(20)
+                return 130
+
+        launcher = Slow()
+        queue = Queue(SPLIT.cells("tiny"), tmp_path, launcher)
+        assert not queue.run(console())
+        assert 1 <= len(launcher.commands) <= 2
+        assert not queue.failures
+
+    def test_time_left_follows_from_finished_epochs(self, tmp_path: Path) -> None:
+        one, two, three = SPLIT.cells("small")[:3]
+        epochs = one.settings.trainer.epochs
+        for cell, done in ((one, epochs), (two, 1)):
+            cell.settings.save(cell.run(tmp_path).settings_file)
+            finish(cell.run(tmp_path), 0.5, done)
+        queue = Queue([one, two, three], tmp_path, Pretence())
+        left = queue.remaining(queue.progress())
+        assert left == {two.name: 8.0 * epochs, three.name: (8.0 + 8.0 * epochs) / 2}
+        shown = console()
+        shown.print(queue.table())
+        assert "1 of 3 runs are finished" in said(shown)
+
+    def test_processes_share_cores_and_devices(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("os.cpu_count", lambda: 8)
+        assert (LocalProcesses().slots, LocalProcesses().threads) == (8, 1)
+        assert (LocalProcesses(2).slots, LocalProcesses(2).threads) == (2, 4)
+        launcher = LocalProcesses(devices=["0", "3"])
+        assert launcher.slots == 2
+        assert launcher(["no-such-command"], tmp_path / "log", 1) != 0
+        assert "No such command" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100", "imagenet32"])
+def test_generated_images_are_read_like_real_ones(name: str, tmp_path: Path) -> None:
+    write_generated(name, tmp_path, train=2000, test=1000)
+    data = load(name, tmp_path)
+    assert (len(data.train), len(data.test)) == (2000, 1000)
+    assert set(data.test.y.tolist()) == set(range(len(data.classes)))
+    a, b = (data.train.x[data.train.y == label].float().std((0, 2, 3)) for label in (0, 1))
+    assert (a - b).abs().max() > 5  # classes differ
+
+
+class TestOutcomes:
+    def test_mean_and_spread_of_a_sample(self) -> None:
+        assert spread([]) == "–"
+        assert spread([91.0]) == "91.00"
+        assert spread([90.0, 91.0, 92.0]) == "91.00 ± 1.00"
+
+    def test_seeds_come_together_and_gradients_side_by_side(self, tmp_path: Path) -> None:
+        cells = SPLIT.cells("tiny", seeds=3, rows=["cifar10-l12-bs2"])
+        for cell, accuracy in zip(cells, (0.90, 0.80, 0.91, 0.80, 0.92, 0.80), strict=True):
+            cell.settings.save(cell.run(tmp_path).settings_file)
+            finish(cell.run(tmp_path), accuracy)
+        rows = rows_of([cell.run(tmp_path) for cell in cells])
+        (line,) = accuracy_table(rows).rows
+        assert line == (
+            "CIFAR-10, 12 layers in blocks of 2",
+            *("91.00 ± 1.00", "91.7 ± 0.2", "-0.7"),
+            *("80.00 ± 0.00", "91.8 ± 0.1", "-11.8"),
+            "+11.00",
+        )
+        assert "does not hold" in claims(SPLIT, rows)[0]
+
+    def test_claims_are_judged_by_the_numbers(self) -> None:
+        def row(preset: str, ep: float, id_: float) -> Row:
+            return Row(preset, read_preset(preset), {"ep": Outcome(top1=[ep]), "id": Outcome(top1=[id_])})
+
+        rows = [row("cifar10-l12-bs2", 70, 70.9), row("cifar10-l12-bs3", 72.5, 72), row("cifar10-l6-bs2", 60, 60)]
+        agree, alike = claims(SPLIT, rows)
+        assert "holds; the widest gap is -0.90" in agree
+        assert alike == "12 layers, EP, block sizes within 3 points of each other: holds; 2.50."
+        assert "does not hold" in claims(SPLIT, [*rows, row("cifar10-l6-bs3", 56, 56)])[1]
+
+
+@pytest.fixture(scope="module")
+def static() -> Static:
+    torch.manual_seed(0)
+    return analyse_initial("tiny")
+
+
+class TestStatic:
+    def test_ep_overlays_id_at_every_step_of_all_fifteen_layers(self, static: Static) -> None:
+        assert len(static.layers) == 15
+        assert [layer.block for layer in static.layers] == sorted(layer.block for layer in static.layers)
+        assert static.worst.cosine > 0.999
+        assert static.deviation < 0.05
+        assert all(len(layer.ep) == len(layer.id) == 21 for layer in static.layers)
+
+    def test_figures_and_numbers_are_written_and_read(self, static: Static, tmp_path: Path) -> None:
+        save_static(static, tmp_path)
+        assert read_static(tmp_path / "static.json") == static
+        for name in ("transients", "cosines"):
+            pixels = Image.open(tmp_path / f"{name}.png").convert("RGB")
+            assert len(pixels.resize((200, 100)).getcolors(20_000)) > 50
+            assert (tmp_path / f"{name}.svg").read_text().startswith("<?xml")
+        assert "| 6 | " in (tmp_path / "static.md").read_text()
+
+    def test_layers_that_fall_short_are_named(self, static: Static) -> None:
+        assert static.explanation(0.0) == []
+        poor = replace(static, layers=[*static.layers[1:], replace(static.layers[0], cosine=0.5)])
+        assert static.layers[0].name in poor.explanation(0.99)[0]
+
+    def test_the_command(self, tmp_path: Path) -> None:
+        shown = call("reproduce", "static", "--scale", "tiny", "--output", tmp_path)
+        assert "smallest cosine" in shown
+        assert (tmp_path / "report.html").is_file()
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of one row, trained for real by EP and by ID, and its report."""
+    folder = tmp_path_factory.mktemp("split")
+    cells = SPLIT.cells("tiny", rows=["cifar10-l6-bs3"])
+    data = prepare_data("tiny", cells, folder, None)
+    assert data is not None
+    for cell in cells:
+        settings = cell.settings
+        settings = settings.model_copy(
+            update={"data": settings.data.at(data), "trainer": settings.trainer.model_copy(update={"threads": 1})}
+        )
+        train(settings, Run.create(cell.run(folder).folder, ""), console())
+    report_experiment(SPLIT, "tiny", cells, folder, failures={"another": "Error: <b>gone</b>"})
+    return folder
+
+
+class TestReport:
+    def test_a_page_needs_nothing_else(self, tiny: Path) -> None:
+        html = (tiny / "report.html").read_text()
+        own = re.sub(r"<script>.*?</script>", "", html, flags=re.DOTALL)  # but for Plotly's own source
+        assert not re.search(r"(src|href)=\"(?!#|data:)", own)
+        assert "@import" not in own
+        assert "url(" not in own
+        assert "viewport" in own
+        assert "prefers-color-scheme: dark" in own
+        assert "@media print" in own
+
+    def test_text_is_never_markup(self, tiny: Path) -> None:
+        html = (tiny / "report.html").read_text()
+        assert "<b>gone</b>" not in html
+        assert "&lt;b&gt;gone&lt;/b&gt;" in html
+
+    def test_it_has_tables_curves_microscope_settings_and_commands(self, tiny: Path) -> None:
+        html = (tiny / "report.html").read_text()
+        charts = json.loads(re.search(r'id="charts">(.*?)</script>', html, re.DOTALL)[1])
+        assert len(charts) == 3 + 5
+        assert [trace["name"] for trace in charts[0]["traces"]] == [
+            "CIFAR-10, 6 layers in blocks of 3, EP, seed 0",
+            "CIFAR-10, 6 layers in blocks of 3, ID, seed 0",
+        ]
+        for expected in ("89.5 ± 0.2", "Energy microscope", "ffebm train ", "[relaxation]", "torch ", "not settled"):
+            assert expected in html, expected
+
+    def test_markdown_and_json_have_the_same_numbers(self, tiny: Path) -> None:
+        numbers = json.loads((tiny / "report.json").read_text())
+        text = (tiny / "report.md").read_text()
+        (row,) = numbers["rows"]
+        assert f"| {row['outcomes']['ep']['top1'][0]:.2f} | 89.5 ± 0.2 |" in text
+        assert "2 of 2 runs are finished" in text
+        assert numbers["failures"] == {"another": "Error: <b>gone</b>"}
+
+    def test_a_report_of_any_runs(self, tiny: Path, tmp_path: Path) -> None:
+        folders = sorted(path for path in tiny.iterdir() if path.is_dir())  # the data's folder is among them
+        call("report", *folders, "--output", tmp_path, "--sample", "3", "--images", "5", "--title", "Mine")
+        assert json.loads((tmp_path / "report.json").read_text())["microscopes"][0]["sample"] == 3
+
+    def test_blocks_under_the_microscope(self, tiny: Path) -> None:
+        run = Run.open(tiny / "cifar10-l6-bs3-ep-seed0")
+        seen = look(run, images=8)
+        assert len(seen.blocks) == 2
+        for block in seen.blocks:
+            assert len(block.free.energy) == len(block.free.residual) + 1
+            assert sum(block.sweeps.values()) + block.unsettled == 8
+            assert all(0 <= share <= 1 for share in (*block.floor, *block.ceiling))
+            assert min(block.pushed.energy) >= block.pushed.energy[0] - 1e-4  # the free equilibrium is a minimum
+        with pytest.raises(Exception, match="no test image 20"):
+            look(run, sample=20)
+
+    def test_static_analysis_of_trained_weights(self, tiny: Path) -> None:
+        found = analyse_run(Run.open(tiny / "cifar10-l6-bs3-ep-seed0"))
+        assert len(found.layers) == 6
+        assert "cifar10-l6-bs3" in found.title
+
+    def test_an_empty_report_says_how_it_was_made(self, tmp_path: Path) -> None:
+        write_report(tmp_path, "Nothing")
+        assert "How this was made" in (tmp_path / "report.html").read_text()
+
+
+def test_tiny_data_is_made_once(tmp_path: Path) -> None:
+    cells = SPLIT.cells("tiny")
+    folder = prepare_data("tiny", cells, tmp_path, None)
+    assert folder is not None
+    before = (folder / "cifar-10-batches-py" / "test_batch").stat().st_mtime_ns
+    assert prepare_data("tiny", cells, tmp_path, None) == folder
+    assert (folder / "cifar-10-batches-py" / "test_batch").stat().st_mtime_ns == before
+    assert prepare_data("small", cells, tmp_path, None) is None
+
+
+@pytest.mark.slow
+def test_a_table_from_the_command_line_and_on_a_ray_cluster(tmp_path: Path) -> None:
+    arguments = ("reproduce", "split", "--scale", "tiny", "--row", "cifar10-l6-bs2", "--output")
+    shown = call(*arguments, tmp_path / "here", "--jobs", "2")
+    assert "2 of 2 runs are finished" in shown
+    pytest.importorskip("ray")
+    shown = call(*arguments, tmp_path / "there", "--ray", "local")
+    assert "2 of 2 runs are finished" in shown
+    numbers = [json.loads((tmp_path / place / "report.json").read_text())["rows"] for place in ("here", "there")]
+    accuracies = [[outcome["top1"] for outcome in rows[0]["outcomes"].values()] for rows in numbers]
+    assert accuracies[0] == accuracies[1]
