@@ -256,9 +256,14 @@ class TestStatic:
         assert "| 6 | " in (tmp_path / "static.md").read_text()
 
     def test_layers_that_fall_short_are_named(self, static: Static) -> None:
-        assert static.explanation(0.0) == []
-        poor = replace(static, layers=[*static.layers[1:], replace(static.layers[0], cosine=0.5)])
-        assert static.layers[0].name in poor.explanation(0.99)[0]
+        assert static.explanation() == []
+        first, *rest = static.layers
+        unsettled = replace(static, layers=[replace(first, cosine=0.5), *rest], trouble="it still moves.")
+        assert unsettled.explanation() == [
+            f"{first.name} (block 1): cosine 0.50000; there is no converged gradient to say which is off: it still moves."
+        ]
+        coarse = replace(static, layers=[replace(first, cosine=0.5, ep_truth=0.5, id_truth=1.0), *rest])
+        assert "EP is off, β 0.02 is too large" in coarse.explanation()[0]
 
     def test_the_command(self, tmp_path: Path) -> None:
         shown = call("reproduce", "static", "--scale", "tiny", "--output", tmp_path)
@@ -353,6 +358,7 @@ def test_tiny_data_is_made_once(tmp_path: Path) -> None:
     assert prepare_data("tiny", cells, tmp_path, None) == folder
     assert (folder / "cifar-10-batches-py" / "test_batch").stat().st_mtime_ns == before
     assert prepare_data("small", cells, tmp_path, None) is None
+    assert prepare_data("tiny", cells, tmp_path, Path("/mine")) == Path("/mine")
 
 
 @pytest.mark.slow

@@ -22,8 +22,8 @@ ScaleOption = Annotated[
 ]
 SeedsOption = Annotated[int | None, typer.Option(min=1, help="Runs of each kind; the scale's own number by default.")]
 RowsOption = Annotated[list[str] | None, typer.Option("--row", metavar="PRESET", help="Only this row; may be repeated.")]
-JobsOption = Annotated[int | None, typer.Option(min=1, help="Runs at once; one for every core or device by default.")]
-DevicesOption = Annotated[str | None, typer.Option(metavar="0,1,…", help="CUDA devices to share out among the runs.")]
+JobsOption = Annotated[int | None, typer.Option(min=1, help="Runs at once; by default one a device, or one a core.")]
+DevicesOption = Annotated[str | None, typer.Option(metavar="0,1,…", help="CUDA devices to share out among runs; else all.")]
 RayOption = Annotated[
     str | None, typer.Option("--ray", metavar="ADDRESS", help="Use this Ray cluster; auto for ours, local to make one here.")
 ]
@@ -126,6 +126,7 @@ def _reproduce(
         cells = experiment.cells(scale, seeds, rows or [])
     except ValueError as error:
         raise UserError(str(error)) from None
+    data = prepare_data(scale, cells, folder, data)
     if printed:
         for cell in cells:
             sys.stdout.write(cell.command(folder, data) + "\n")
@@ -134,7 +135,6 @@ def _reproduce(
         from ffebm.experiment.report.reproduced import report_experiment
         from ffebm.experiment.reproduction import Queue
 
-    data = prepare_data(scale, cells, folder, data)
     queue = Queue(cells, folder, _launcher(jobs, devices, ray), data)
     whole = queue.run(notes)
     text = report_experiment(experiment, scale, cells, folder, failures=queue.failures, notes=notes)
@@ -148,10 +148,12 @@ def _reproduce(
 
 
 def _launcher(jobs: int | None, devices: str | None, ray: str | None) -> Launcher:
+    import torch
+
     from ffebm.experiment.reproduction import LocalProcesses, RayCluster
 
     if ray is not None:
         if jobs is not None or devices is not None:
             raise UserError("With --ray the cluster itself decides how many runs go at once: leave --jobs and --devices out.")
         return RayCluster(ray)
-    return LocalProcesses(jobs, devices.split(",") if devices else [])
+    return LocalProcesses(jobs, devices.split(",") if devices else [str(i) for i in range(torch.cuda.device_count())])

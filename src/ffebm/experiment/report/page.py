@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from functools import cache
 from html import escape
 from importlib import resources
@@ -71,7 +72,7 @@ def _plotted(chart: Chart) -> dict[str, Any]:
         {
             "name": curve.name,
             "x": list(curve.x),
-            "y": list(curve.y),
+            "y": [value if value is not None and math.isfinite(value) else None for value in curve.y],
             "colour": curve.colour,
             **({"type": "bar"} if chart.bars else {"type": "scatter", "mode": _mode(curve.x)}),
             **({} if chart.bars else {"line": {"dash": "dot" if curve.dashed else "solid", "width": 2}}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import shlex
 import sys
 import time
@@ -22,8 +23,6 @@ from ffebm.experiment.report.page import page
 from ffebm.experiment.reproduction.static import Static
 from ffebm.experiment.reproduction.static_figures import bars_figure, transients_figure
 from ffebm.experiment.run import Run, remake_command
-
-TRUSTED = 0.999  # the cosine that every layer should have at initial weights
 
 
 def write_report(
@@ -46,7 +45,7 @@ def write_report(
     """
     document = compose(title, runs, words, more, static, microscopes, failures or {})
     write_atomically(folder / "report.md", document.markdown().encode())
-    write_atomically(folder / "report.json", json.dumps(document.numbers, indent=1).encode())
+    write_atomically(folder / "report.json", json.dumps(_finite(document.numbers), indent=1, allow_nan=False).encode())
     write_atomically(folder / "report.html", page(document).encode())
     return document
 
@@ -125,14 +124,13 @@ def _static(static: Static) -> list[Part]:
         f"at any step of any layer. {static.samples}; β {static.beta}; {static.sweeps} sweeps a block; free phases: "
         f"{static.free}."
     )
-    below = static.explanation(TRUSTED)
+    below = static.explanation()
     parts: list[Part] = [
         Text(verdict),
         Picture("Gradients through backward time: ID in colour, EP dotted", _png(transients_figure(static))),
         Picture("Cosine between the final gradients of every layer", _png(bars_figure([static]))),
     ]
-    if below:
-        parts.append(Text(f"Below {TRUSTED}: {'; '.join(below)}."))
+    parts += [Text(f"{reason}.") for reason in below]
     layers = [(x.name, str(x.block), f"{x.cosine:.6f}", f"{x.deviation:.2e}") for x in static.layers]
     parts.append(Table("Every layer", ("weights", "block", "cosine", "largest deviation"), layers))
     return parts
@@ -215,6 +213,15 @@ def _place(environment: Mapping[str, Any]) -> str:
 
 def _command() -> str:
     return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no NaN and no infinity: null stands for them."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _png(figure: Any) -> bytes:

@@ -121,8 +121,8 @@ GENERATED = {
 
 
 def prepare_data(scale: str, cells: Sequence[Cell], folder: Path, data: Path | None) -> Path | None:
-    """Where the runs find their data: the tiny scale gets images of its own, made here once."""
-    if scale != "tiny":
+    """Where the runs find their data: the tiny scale gets images of its own, made here once, unless it is given others."""
+    if scale != "tiny" or data is not None:
         return data
     made = folder / "data"
     for name in sorted({cell.settings.data.name for cell in cells}):

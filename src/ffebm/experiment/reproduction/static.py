@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,18 +13,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ffebm.diagnostics import Transient, transients
+from ffebm.diagnostics import Transient, converged_gradients, cosines, gradients, transients
+from ffebm.errors import UnsettledError
 from ffebm.experiment.architectures import build_model, static_analysis
 from ffebm.experiment.data import Dataset, default_folder, load
 from ffebm.experiment.environment import describe_environment
 from ffebm.experiment.files import write_atomically
 from ffebm.experiment.reproduction.static_figures import bars_figure, transients_figure
 from ffebm.experiment.run import Run
+from ffebm.gradient import EquilibriumPropagation, Unrolled
 from ffebm.model import FFEBM
 from ffebm.relaxation import FixedPoint
 
 SAMPLES, SWEEPS, FREE, BETA, VARIANCE = 2, 20, 15, 0.02, 5.9e-5
 WIDTHS = {"paper": 1.0, "small": 0.125, "tiny": 1 / 32}
+TRUSTED = 0.999  # the cosine between EP and ID below which a layer needs an explanation
 SETTLED = FixedPoint(500, tolerance=1e-6)  # the free phase of trained nets, which fifteen sweeps may leave short of equilibrium
 
 
@@ -36,6 +41,8 @@ class Layer:
     deviation: float  # the largest over all steps: ‖EP(t) − ID(t)‖ / ‖ID(t)‖
     ep: list[list[float]]  # by step, then by weight shown
     id: list[list[float]]
+    ep_truth: float | None = None  # cosine of EP's gradient with the fully converged one, where that was asked for and exists
+    id_truth: float | None = None
 
     @property
     def label(self) -> str:
@@ -57,6 +64,7 @@ class Static:
     free: str
     layers: list[Layer]
     environment: dict[str, Any]
+    trouble: str = ""  # why there is no converged gradient
 
     @property
     def worst(self) -> Layer:
@@ -66,13 +74,21 @@ class Static:
     def deviation(self) -> float:
         return max(layer.deviation for layer in self.layers)
 
-    def explanation(self, threshold: float) -> list[str]:
-        """Why layers fall below a cosine, as far as can be told; nothing where none does."""
-        return [
-            f"{layer.name} (block {layer.block}): {layer.cosine:.5f}, EP and ID part by {layer.deviation:.1%} at the worst step"
-            for layer in self.layers
-            if layer.cosine < threshold
-        ]
+    def explanation(self) -> list[str]:
+        """Of every layer in which EP and ID part, why; nothing where none does."""
+        return [self._reason(layer) for layer in self.layers if not layer.cosine >= TRUSTED]
+
+    def _reason(self, layer: Layer) -> str:
+        start = f"{layer.name} (block {layer.block}): cosine {layer.cosine:.5f}"
+        if layer.ep_truth is None or layer.id_truth is None:
+            return f"{start}; there is no converged gradient to say which is off: {self.trouble}"
+        off = "EP" if layer.ep_truth < layer.id_truth else "ID"
+        cause = (
+            f"β {self.beta} is too large for it, or rounding too coarse" if off == "EP" else f"{self.sweeps} sweeps are too few"
+        )
+        return (
+            f"{start}; with the converged gradient EP has {layer.ep_truth:.5f}, ID {layer.id_truth:.5f}: {off} is off, {cause}"
+        )
 
 
 def analyse_initial(scale: str, data: Path | None = None, seed: int = 0, shown: int = 5) -> Static:
@@ -104,11 +120,26 @@ def analyse_run(run: Run, data: Path | None = None, seed: int = 0, shown: int = 
 
 
 def analyse(model: FFEBM, x: Tensor, y: Tensor, *, title: str, samples: str, free: str, seed: int, shown: int) -> Static:
-    found = transients(model, x, y, FixedPoint(SWEEPS, order="output-last"), beta=BETA, shown=shown, seed=seed)
+    recorded = FixedPoint(SWEEPS, order="output-last")
+    found = transients(model, x, y, recorded, beta=BETA, shown=shown, seed=seed)
     weights = [transient for transient in found if transient.name.endswith("weight") and "norm" not in transient.name]
-    weights = [transient for transient in weights if not transient.name.startswith("readout")]
-    layers = [_layer(transient) for transient in reversed(weights)]
-    return Static(title, samples, BETA, SWEEPS, free, layers, describe_environment(seed))
+    layers = [_layer(transient) for transient in reversed(weights) if not transient.name.startswith("readout")]
+    trouble = ""
+    if not all(layer.cosine >= TRUSTED for layer in layers):
+        layers, trouble = _with_truth(layers, model, x, y, recorded)
+    return Static(title, samples, BETA, SWEEPS, free, layers, describe_environment(seed), trouble)
+
+
+def _with_truth(layers: Sequence[Layer], model: FFEBM, x: Tensor, y: Tensor, recorded: FixedPoint) -> tuple[list[Layer], str]:
+    """The same, held against the fully converged gradient; or why there is none."""
+    try:
+        truth = converged_gradients(model, x, y)
+    except UnsettledError as error:
+        return list(layers), str(error)
+    copy = deepcopy(model)
+    by_ep = cosines(gradients(copy.use(EquilibriumPropagation(recorded.transposed, beta=BETA)), x, y), truth)
+    by_id = cosines(gradients(copy.use(Unrolled(recorded)), x, y), truth)
+    return [replace(layer, ep_truth=by_ep[layer.name], id_truth=by_id[layer.name]) for layer in layers], ""
 
 
 def _layer(transient: Transient) -> Layer:
