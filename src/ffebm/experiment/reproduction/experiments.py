@@ -81,7 +81,7 @@ SCALES = {
         Scale("paper", "the full recipe: full width, all epochs, fixed plain sweeps", 3, ("sweeps=plain",), {}),
         Scale(
             "small",
-            "an eighth of the width, three epochs without crops and flips, batches of 32, a higher rate, fewer sweeps",
+            "an eighth of the width, three epochs without crops and flips, batches of 32, a higher rate, calibrated sweeps",
             1,
             (
                 "model.width=0.125",
@@ -92,6 +92,8 @@ SCALES = {
                 "trainer.batch=32",
                 "optimiser.learning_rate=1.8e-4",
                 "optimiser.final_learning_rate=1e-6",
+                "relaxation.steps=20",  # at most: calibrated
+                "gradient.steps=10",
             ),
             {},
         ),

@@ -47,10 +47,13 @@ class Layer:
     @property
     def label(self) -> str:
         """F² for the digital stage before block 2, θ²₁ for the first edge inside of it."""
+        return f"$\\theta^{self.block}_{self.edge}$" if self.edge else f"$F^{self.block}$"
+
+    @property
+    def edge(self) -> int:
+        """Inside the block, from 1; 0 for the stage before it."""
         parts = self.name.split(".")
-        if "interactions" not in parts:
-            return f"$F^{self.block}$"
-        return f"$\\theta^{self.block}_{int(parts[parts.index('interactions') + 1]) + 1}$"
+        return int(parts[parts.index("interactions") + 1]) + 1 if "interactions" in parts else 0
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,8 @@ def analyse(model: FFEBM, x: Tensor, y: Tensor, *, title: str, samples: str, fre
     recorded = FixedPoint(SWEEPS, order="output-last")
     found = transients(model, x, y, recorded, beta=BETA, shown=shown, seed=seed)
     weights = [transient for transient in found if transient.name.endswith("weight") and "norm" not in transient.name]
-    layers = [_layer(transient) for transient in reversed(weights) if not transient.name.startswith("readout")]
+    layers = [_layer(transient) for transient in weights if not transient.name.startswith("readout")]
+    layers.sort(key=lambda layer: (layer.block, layer.edge))
     trouble = ""
     if not all(layer.cosine >= TRUSTED for layer in layers):
         layers, trouble = _with_truth(layers, model, x, y, recorded)
