@@ -73,6 +73,7 @@ bench-training: install  ## what training costs besides gradients, and what a se
 
 measure: install  ## the measurements of gradients that the docs cite, into results/
 	$(BIN)/python benchmarks/gradient_quality.py
+	$(BIN)/python benchmarks/held_pooling.py
 	$(BIN)/python benchmarks/contrast_accuracy.py
 
 clean:  ## remove what the other commands made

@@ -8,7 +8,8 @@ import torch
 from ffebm import Dense, EquilibriumPropagation, FixedPoint, Hopfield, Unrolled, clamp
 from ffebm.diagnostics import converged_gradients, cosines, gradients, trace, transients
 from ffebm.errors import UnsettledError
-from ffebm.experiment.architectures import static_analysis
+from ffebm.experiment.architectures import build_model, static_analysis
+from ffebm.experiment.preset import read_preset
 from nets import batch, make, relative
 
 
@@ -110,3 +111,21 @@ def test_static_analysis_is_less_accurate_at_the_variance_of_fifteen_layers() ->
     nudged = gradients(model.use(EquilibriumPropagation(recorded.transposed, beta=0.02)), x, y)
     found = cosines(nudged, gradients(model.use(Unrolled(recorded)), x, y))
     assert 0.99 < min(found.values()) < 0.999
+
+
+def test_held_pooling_keeps_a_nudged_block_at_its_equilibrium() -> None:
+    """Six layers in one block with three poolings inside: free to jump, they take the whole block elsewhere."""
+    settings = read_preset("cifar10-l6-bs6", ["model.width=0.125", "model.variance=2e-4"])
+    torch.manual_seed(0)
+    model = build_model(settings, (3, 32, 32), 10)
+    x, y = torch.randn(8, 3, 32, 32), torch.arange(8)
+    relax = FixedPoint(100, tolerance=1e-6)
+    expected = gradients(model.use(Unrolled(FixedPoint(30, order="output-last")), relax), x, y)
+    weights = [name for name in expected if "norm" not in name]  # whose own gradient is a hundred times smaller
+    smallest = {}
+    for hold in (True, False):
+        estimator = EquilibriumPropagation(FixedPoint(30, order="output-first"), hold_pooling=hold)
+        similar = cosines(gradients(model.use(estimator, relax), x, y), expected)
+        smallest[hold] = min(similar[name] for name in weights)
+    assert smallest[True] > 0.95
+    assert smallest[False] < 0.5

@@ -54,6 +54,30 @@ def test_max_and_average_are_those_of_torch() -> None:
     assert torch.equal(AveragePool()(u), F.avg_pool2d(u, 2))
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(("window", "stride"), WINDOWS)
+def test_held_positions_make_a_linear_map_that_agrees_where_they_were_taken(
+    window: int, stride: int | None, layout: torch.memory_format
+) -> None:
+    pool = MaxPool(window, stride)
+    u, v, w = (torch.randn(4, 3, 7, 7, dtype=torch.float64).to(memory_format=layout) for _ in range(3))
+    held = pool.held(u)
+    assert torch.equal(held(u), pool(u))
+    g = torch.randn_like(pool(u))
+    assert torch.equal(held.transpose(u, g), pool.transpose(u, g))
+    torch.testing.assert_close(held(2 * v + w), 2 * held(v) + held(w))
+    torch.testing.assert_close((g * held(v)).sum(), (held.transpose(v, g) * v).sum())
+    twice = torch.cat([v, w])
+    assert torch.equal(held(twice), torch.cat([held(v), held(w)]))
+    assert not torch.equal(held(v), pool(v))
+
+
+@pytest.mark.parametrize("kind", [AveragePool, SoftPool])
+def test_smooth_pooling_has_nothing_to_hold(kind: type[Pool]) -> None:
+    pool = kind()
+    assert pool.held(torch.randn(1, 1, 4, 4)) is pool
+
+
 @pytest.mark.parametrize(("window", "stride"), [(0, None), (2, 0), (-1, 1)])
 def test_refuses_windows_without_pixels(window: int, stride: int | None) -> None:
     with pytest.raises(ValueError, match="at least 1"):

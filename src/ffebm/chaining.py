@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ffebm.block import EnergyBlock
-from ffebm.energy import State
+from ffebm.energy import Energy, State
 from ffebm.gradient import EquilibriumPropagation
 from ffebm.gradient.equilibrium_propagation import LastBlock
 from ffebm.model import FFEBM, ReadoutCost
@@ -131,25 +131,25 @@ ERROR = "error handed to the block before"
 
 def stationary_contrasts(estimator: EquilibriumPropagation, visited: Visit, delta: Tensor) -> list[Contrast]:
     """What EP differentiates after 0, 1, ... nudged sweeps under the error `delta` at the block's output."""
-    energy, state = visited.block.energy, visited.states[0]
+    state = visited.states[0]
+    energy = estimator.around(visited.block.energy, state)
     deltas = (*[None] * (len(state) - 1), delta)
     sizes = estimator.sizes(deltas)
-    pairs = _nudged_pairs(estimator, visited, estimator.stationary(deltas, sizes))
+    pairs = _nudged_pairs(estimator, energy, visited, estimator.stationary(deltas, sizes))
     return [lambda x, high=high, low=low: estimator.contrast(energy, x, high, low, sizes) for high, low in pairs]
 
 
 def elastic_contrasts(estimator: EquilibriumPropagation, visited: Visit, last: LastBlock, y: Tensor) -> list[Contrast]:
     """The same under the loss itself, in the last block."""
     weights = visited.x.new_full((len(y),), 1 / len(y))
-    pairs = _nudged_pairs(estimator, visited, estimator.elastic(last.cost, y, like=visited.x))
-    return [lambda x, high=high, low=low: estimator.elastic_contrast(last, x, y, high, low, weights) for high, low in pairs]
+    around = LastBlock(estimator.around(last.energy, visited.states[0]), last.cost)
+    pairs = _nudged_pairs(estimator, around.energy, visited, estimator.elastic(last.cost, y, like=visited.x))
+    return [lambda x, high=high, low=low: estimator.elastic_contrast(around, x, y, high, low, weights) for high, low in pairs]
 
 
-def _nudged_pairs(estimator: EquilibriumPropagation, visited: Visit, nudge: Nudge) -> list[tuple[State, State]]:
+def _nudged_pairs(estimator: EquilibriumPropagation, energy: Energy, visited: Visit, nudge: Nudge) -> list[tuple[State, State]]:
     pairs: list[tuple[State, State]] = []
-    estimator.nudged(
-        visited.block.energy, visited.x.detach(), visited.states[0], nudge, lambda _, high, low: pairs.append((high, low))
-    )
+    estimator.nudged(energy, visited.x.detach(), visited.states[0], nudge, lambda _, high, low: pairs.append((high, low)))
     return pairs
 
 

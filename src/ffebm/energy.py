@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ffebm.activation import Activation, clamp, identity
 from ffebm.checks import check_type
-from ffebm.interaction import Interaction, dot
+from ffebm.interaction import Interaction, dot, with_children
 
 State = tuple[Tensor, ...]  # s_1 .. s_L, each with the batch first
 
@@ -94,6 +94,13 @@ class Energy(nn.Module, ABC):
                 f"got {tuple(energies.shape)}: sum over everything but the batch."
             )
         return energies
+
+    def held(self, state: State) -> Energy:
+        """The energy with those choices fixed that it makes at `state`, as max-pooling does; itself, where it makes none.
+
+        It has the same value and the same derivatives there, and around it is as smooth as the rest of it is.
+        """
+        return self
 
     def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
         """Multiply-accumulates of one sweep for one sample with an input of this shape, or None where not known."""
@@ -196,6 +203,13 @@ class Hopfield(Energy):
         grad_x = (low[0] - high[0]) * per_sample(weights, x)
         wanted = {name: p for name, p in self.named_parameters() if p.requires_grad}
         return grad_x, {name: sums[p] if p in sums else torch.zeros_like(p) for name, p in wanted.items()}
+
+    @torch.no_grad()
+    def held(self, state: State) -> Hopfield:
+        edges = [edge.held(pre) for edge, pre in zip(self.edges, state[:-1], strict=True)]
+        if all(edge is before for edge, before in zip(edges, self.edges, strict=True)):
+            return self
+        return with_children(self, interactions=nn.ModuleList(edges))
 
     def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
         ups = [edge.macs(below) for edge, below in zip(self.edges, self.layer_shapes(shape), strict=False)]

@@ -2,9 +2,10 @@ r"""One edge $\theta_\ell$ of an energy: the current it sends up, its transpose,
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
-from typing import NamedTuple, final
+from typing import NamedTuple, TypeVar, final
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,7 @@ from torch.nn.grad import conv2d_weight
 from ffebm.checks import check_size
 from ffebm.pooling import Pool
 
+M = TypeVar("M", bound=nn.Module)
 Shape = tuple[int, ...]
 Ends = tuple[Tensor, Tensor]  # the states at the two ends of an edge, (pre, post)
 
@@ -64,6 +66,10 @@ class Interaction(nn.Module, ABC):
             total = (weights * self.contrast(high, low)).sum()
             grads = torch.autograd.grad(total, list(wanted.values()), allow_unused=True, materialize_grads=True)
         return dict(zip(wanted, grads, strict=True))
+
+    def held(self, pre: Tensor) -> Interaction:
+        """The edge with those choices fixed that it makes for `pre`, as max-pooling does; itself, where it makes none."""
+        return self
 
     def _holds_only(self, *names: str) -> bool:
         """Whether the parameters are these and no others: a parametrised weight is a function of one, not one itself."""
@@ -174,6 +180,11 @@ class Convolution(Interaction):
         lost = [(size + 2 * self.padding - kernel) % self.stride for size in pre.shape[2:]]
         return F.conv_transpose2d(post, self.weight, None, self.stride, self.padding, lost)
 
+    def held(self, pre: Tensor) -> Convolution:
+        if self.pool is None or (pool := self.pool.held(self._convolve(pre))) is self.pool:
+            return self
+        return with_children(self, pool=pool)
+
     def contrast(self, high: Ends, low: Ends) -> Tensor:
         if self.pool is not None and any(True for _ in self.pool.parameters()):
             return super().contrast(high, low)  # what follows holds the pooling fixed
@@ -254,6 +265,13 @@ class _Pair(NamedTuple):
 def _mean_and_difference(high: Tensor, low: Tensor) -> _Pair:
     # a⁺b⁺ − a⁻b⁻ = (a⁺ − a⁻)·½(b⁺ + b⁻) + ½(a⁺ + a⁻)·(b⁺ − b⁻), exactly
     return _Pair(torch.lerp(high, low, 0.5), high - low)
+
+
+def with_children(module: M, **children: nn.Module) -> M:
+    """The same module with the same parameters, but for some of its children."""
+    other = copy.copy(module)
+    other._modules = {**module._modules, **children}
+    return other
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:

@@ -37,6 +37,10 @@ class Pool(nn.Module, ABC):
         """The pooled image, and what `transpose` can reuse of the work; None where there is nothing."""
         return self(u), None
 
+    def held(self, u: Tensor) -> Pool:
+        """The pooling that goes on choosing what this one chooses for `u`; itself, where it does not choose."""
+        return self
+
     def out_size(self, size: int) -> int:
         """Height (or width) after pooling `size` pixels."""
         return (size - self.window) // self.stride + 1
@@ -55,11 +59,47 @@ class MaxPool(Pool):
         return F.max_pool2d(u, self.window, self.stride, return_indices=True)
 
     def transpose(self, u: Tensor, g: Tensor, positions: Tensor | None = None) -> Tensor:
-        # The backward kernel itself, not max_unpool2d: that one overwrites where windows overlap instead of adding.
-        window, stride = [self.window] * 2, [self.stride] * 2
         if positions is None:
             _, positions = self.pooled(u.detach())
-        return torch.ops.aten.max_pool2d_with_indices_backward(g, u, window, stride, [0, 0], [1, 1], False, positions)
+        return _max_pool_backward(self, u, g, positions)
+
+    def held(self, u: Tensor) -> Pool:
+        return HeldPool(self, self.pooled(u)[1])
+
+
+class HeldPool(Pool):
+    """Max-pooling whose positions are given and stay: a linear map.
+
+    Args:
+        positions: what `MaxPool.pooled` gave for B images. It serves any number of copies of the batch, one after the other.
+    """
+
+    def __init__(self, pool: MaxPool, positions: Tensor | None) -> None:
+        super().__init__(pool.window, pool.stride)
+        assert positions is not None
+        self._positions = {len(positions): positions}
+
+    def forward(self, u: Tensor) -> Tensor:
+        positions = self._for(u)
+        if u.is_contiguous(memory_format=torch.channels_last):  # pixel by pixel, as it lies in memory
+            channels_last = (t.permute(0, 2, 3, 1).flatten(1, 2) for t in (u, positions))
+            return (
+                torch.gather(next(channels_last), 1, next(channels_last)).unflatten(1, positions.shape[2:]).permute(0, 3, 1, 2)
+            )
+        return torch.gather(u.flatten(2), 2, positions.flatten(2)).view_as(positions)
+
+    def pooled(self, u: Tensor) -> tuple[Tensor, Tensor | None]:
+        return self(u), self._for(u)
+
+    def transpose(self, u: Tensor, g: Tensor, positions: Tensor | None = None) -> Tensor:
+        return _max_pool_backward(self, u, g, self._for(u))
+
+    def _for(self, u: Tensor) -> Tensor:
+        """The positions of as many copies as `u` holds."""
+        if len(u) not in self._positions:
+            held = next(iter(self._positions.values()))
+            self._positions[len(u)] = torch.cat([held] * (len(u) // len(held)))
+        return self._positions[len(u)]
 
 
 class AveragePool(Pool):
@@ -92,3 +132,9 @@ class SoftPool(Pool):
     def _windows(self, u: Tensor) -> Tensor:
         columns = F.unfold(u, self.window, stride=self.stride)  # (B, C·window², positions)
         return columns.unflatten(1, (u.shape[1], self.window**2))
+
+
+def _max_pool_backward(pool: Pool, u: Tensor, g: Tensor, positions: Tensor | None) -> Tensor:
+    # The backward kernel itself, not max_unpool2d: that one overwrites where windows overlap instead of adding.
+    window, stride = [pool.window] * 2, [pool.stride] * 2
+    return torch.ops.aten.max_pool2d_with_indices_backward(g, u, window, stride, [0, 0], [1, 1], False, positions)

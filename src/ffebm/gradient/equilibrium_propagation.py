@@ -57,6 +57,9 @@ class EquilibriumPropagation(ImplicitEstimator):
             the per-sample gradient of a loss that is averaged over the batch, as the paper does. The elastic nudge of a
             last block takes β times the criterion itself: scaling or reducing its result changes nothing, scaling inside
             the criterion acts like scaling β.
+        hold_pooling: keep the positions of max-pooling inside a block as they are at the free equilibrium while it is nudged.
+            Otherwise a nudge makes some windows jump from one position to another, and with them a whole block may go over to
+            another equilibrium: a finite step that is divided by β, in the wrong place. The paper lets them jump.
 
     Paper: Theorem [theorem:main-result], Eq. [def:c-ep-weight-update], Alg. [alg:explicit-bp-ep-chain],
     Alg. [alg:block-grad-last-block]
@@ -66,6 +69,7 @@ class EquilibriumPropagation(ImplicitEstimator):
     beta: float = field(default=0.05, kw_only=True)
     variant: Variant = field(default="centered", kw_only=True)
     scale: Scale = field(default="unit", kw_only=True)
+    hold_pooling: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
         check_type("relax", self.relax, Relaxation, "FixedPoint(10); the strength of the nudge is `beta=`")
@@ -90,8 +94,9 @@ class EquilibriumPropagation(ImplicitEstimator):
         def portion(samples: slice) -> Gradients:
             part = tuple(s[samples] for s in state)
             nudge = self.stationary(of_samples(deltas, samples), sizes[samples])
-            high, low = self.nudged(energy, x[samples], part, nudge)
-            return Gradients(*energy.contrast_gradient(high, low, x[samples], self._per_beta(sizes[samples])))
+            around = self.around(energy, part)
+            high, low = self.nudged(around, x[samples], part, nudge)
+            return Gradients(*around.contrast_gradient(high, low, x[samples], self._per_beta(sizes[samples])))
 
         return Gradients.summed([portion(samples) for samples in self._portions(x, state)])
 
@@ -100,8 +105,9 @@ class EquilibriumPropagation(ImplicitEstimator):
 
         def portion(samples: slice) -> Gradients:
             part = tuple(s[samples] for s in state)
-            high, low = self.nudged(last.energy, x[samples], part, self.elastic(last.cost, y[samples], like=x[samples]))
-            return self._elastic_contrast_gradient(last, x[samples], y[samples], high, low, weights[samples])
+            around = LastBlock(self.around(last.energy, part), last.cost)
+            high, low = self.nudged(around.energy, x[samples], part, self.elastic(last.cost, y[samples], like=x[samples]))
+            return self._elastic_contrast_gradient(around, x[samples], y[samples], high, low, weights[samples])
 
         return Gradients.summed([portion(samples) for samples in self._portions(x, state)])
 
@@ -140,6 +146,10 @@ class EquilibriumPropagation(ImplicitEstimator):
         names, tensors = holdings(last)
         losses, residual, sweeps, *state = _ElasticLosses.apply(self, last, relax, names, x, y, *tensors)  # pyright: ignore[reportGeneralTypeIssues]
         return losses, Relaxed(tuple(state), residual, sweeps)
+
+    def around(self, energy: Energy, state: State) -> Energy:
+        """The energy that nudged phases minimise, around the free equilibrium `state`."""
+        return energy.held(state) if self.hold_pooling else energy
 
     def sizes(self, deltas: Deltas) -> Tensor:
         """What each sample's error signal is divided by before the nudge and multiplied by after it, shape (B,)."""

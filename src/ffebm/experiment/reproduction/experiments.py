@@ -78,7 +78,13 @@ class Scale:
 SCALES = {
     scale.name: scale
     for scale in (
-        Scale("paper", "the full recipe: full width, all epochs, fixed plain sweeps", 3, ("sweeps=plain",), {}),
+        Scale(
+            "paper",
+            "the full recipe: full width, all epochs, fixed plain sweeps, pooling that may jump while nudged",
+            3,
+            ("sweeps=plain", "gradient.hold_pooling=false"),
+            {},
+        ),
         Scale(
             "small",
             "an eighth of the width, three epochs without crops and flips, batches of 32, a higher rate, calibrated sweeps",

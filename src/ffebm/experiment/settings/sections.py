@@ -145,6 +145,7 @@ class Gradient(Section):
     scale: Literal["unit", "paper"] = Field(
         default="unit", description="nudge by the direction of the error, or by its size too (ep)"
     )
+    hold_pooling: bool = Field(default=True, description="max-pooling inside blocks keeps its positions while nudged (ep)")
 
 
 class Optimiser(Section):
