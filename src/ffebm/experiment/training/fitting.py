@@ -17,6 +17,7 @@ from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvir
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from rich.console import Console
 from rich.markup import escape
@@ -110,7 +111,7 @@ def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None) 
                 accelerator=settings.accelerator,
                 devices=settings.devices,
                 num_nodes=settings.nodes,
-                strategy="ddp" if settings.processes > 1 else "auto",
+                strategy=_together() if settings.processes > 1 else "auto",
                 precision=settings.precision,
                 max_epochs=settings.epochs,
                 accumulate_grad_batches=settings.accumulate,
@@ -148,6 +149,11 @@ def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None) 
             if trainer.strategy.launcher is not None:
                 trainer.strategy.launcher.kill(signal.SIGTERM)  # processes that would wait for this one
             raise
+
+
+def _together() -> DDPStrategy:
+    """Processes wait for each other once a step, for the gradient: batch-norm's statistics can wait until they are used."""
+    return DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True)
 
 
 def _check_processes(trainer: TrainerSettings) -> None:

@@ -35,6 +35,7 @@ class Learner(LightningModule):
         self.training_sums = torch.zeros(4, dtype=torch.float64)  # samples, loss, right, residual
         self.test_sums = torch.zeros(4, dtype=torch.float64)  # samples, loss, right, among the first five
         self.sweeps: dict[str, float] = {}  # of the free and the nudged phase, the mean over blocks, where they are calibrated
+        self.failure = ""  # why this process cannot go on
         self.seconds = 0.0  # that training took, before and since the last resumption
         self._clock = time.perf_counter()
 
@@ -82,7 +83,8 @@ class Learner(LightningModule):
             failure = "" if bool(output.losses.detach().isfinite().all()) else self._lost()
         except (DivergenceError, ValueError) as error:  # which name the block
             output, failure = None, f"{error} This was step {self.global_step + 1}; no step was taken with it."
-        self.fail_together(failure)
+        if failure:
+            return self._poisoned(failure)
         assert output is not None
         losses = output.losses
         right = (output.logits.argmax(1) == batch.y).sum()
@@ -99,6 +101,9 @@ class Learner(LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         self.test_sums.zero_()
+        if self.trainer.world_size > 1:  # each has the statistics of its own batches; those of the first are saved
+            for buffer in self.model.buffers():
+                torch.distributed.broadcast(buffer, 0)
 
     def residuals(self) -> Tensor:
         """By how much units of every block still moved in the last sweep of the last batch: the mean over its samples."""
@@ -148,16 +153,29 @@ class Learner(LightningModule):
         if self.trainer.is_global_zero:  # the sums of all processes: one goes on with them, the others start at 0
             self.training_sums = torch.tensor(kept["training_sums"], dtype=torch.float64)
 
+    def _poisoned(self, failure: str) -> Tensor:
+        """Stop; or, where others would wait for our gradient for ever, hand them one that stops them with us.
+
+        Asking each other before every backward pass would cost more: all would wait for the slowest once more.
+        """
+        if self.trainer.world_size == 1:
+            raise HealthError(failure)
+        self.failure = failure
+        return torch.nan * torch.stack([p.sum() for p in self.model.parameters() if p.requires_grad]).sum()
+
     def fail_together(self, failure: str) -> None:
-        """Stop all processes if one cannot go on; otherwise the others would wait for its gradient for ever."""
-        if self.trainer.world_size > 1:
-            failed = torch.tensor(float(bool(failure)), device=self.device)
-            if self.trainer.strategy.reduce(failed, reduce_op="max") > 0:
-                failures: list[str] = [""] * self.trainer.world_size
-                torch.distributed.all_gather_object(failures, failure)
-                failure = next(filter(None, failures))
+        """Stop all processes if one cannot go on."""
+        failure = self.first_failure(failure)
         if failure:
             raise HealthError(failure)
+
+    def first_failure(self, failure: str) -> str:
+        """What the first process that failed says; all processes call this."""
+        if self.trainer.world_size == 1:
+            return failure
+        failures: list[str] = [""] * self.trainer.world_size
+        torch.distributed.all_gather_object(failures, failure)
+        return next(filter(None, failures), "")
 
     def _add(self, sums: Tensor, samples: int, losses: Tensor, *rest: Tensor) -> None:
         new = torch.stack([losses.detach().sum(), *rest]).cpu().double()  # in this order: some devices have no doubles
