@@ -4,13 +4,16 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ffebm import Dense, EquilibriumPropagation, FixedPoint, Hopfield, Unrolled, clamp
+from ffebm import Dense, EquilibriumPropagation, FixedPoint, Hopfield, Unrolled, clamp, portions
 from ffebm.diagnostics import converged_gradients, cosines, gradients, trace, transients
 from ffebm.errors import UnsettledError
 from ffebm.experiment.architectures import build_model, static_analysis
 from ffebm.experiment.preset import read_preset
-from nets import batch, make, relative
+from ffebm.gradient.equilibrium_propagation import Variant
+from nets import batch, make, relative, worst
 
 
 def test_trace_of_a_relaxation() -> None:
@@ -129,3 +132,26 @@ def test_held_pooling_keeps_a_nudged_block_at_its_equilibrium() -> None:
         smallest[hold] = min(similar[name] for name in weights)
     assert smallest[True] > 0.95
     assert smallest[False] < 0.5
+
+
+@pytest.mark.parametrize("variant", ["centered", "positive", "negative"])
+def test_held_pooling_does_not_depend_on_how_a_batch_is_cut(variant: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make("max", [3, 3], EquilibriumPropagation(FixedPoint(8, order="output-first"), variant=variant), FixedPoint(30))
+    x, y = batch(model, samples=13)
+    whole = gradients(model, x, y)
+    for cache in (3000, 10_000, 20_000):
+        monkeypatch.setattr(portions, "CACHE", cache)
+        assert worst(gradients(model, x, y), whole) < 1e-9
+
+
+@given(samples=st.integers(1, 300), units=st.integers(1, 50), cache=st.integers(1, 2000))
+def test_portions_cover_the_batch_and_none_is_too_large(samples: int, units: int, cache: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(portions, "CACHE", cache)
+        sample = [torch.zeros(1, units)]
+        parts = portions.portions(samples, sample)
+        assert [i for part in parts for i in range(samples)[part]] == list(range(samples))
+        for part in parts:
+            size = part.stop - part.start
+            assert size == 1 or 4 * units * size <= cache
+            assert len(portions.portions(size, sample)) == 1  # cutting again changes nothing

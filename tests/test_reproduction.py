@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import re
 import shlex
 import signal
+import subprocess
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -114,10 +116,15 @@ class TestCells:
 
     def test_commands_are_printed_for_any_scheduler(self, tmp_path: Path) -> None:
         shown = call("reproduce", "split", "--scale", "tiny", "--print", "--output", tmp_path / "a b", "--data", "/d")
-        commands = [shlex.split(line) for line in shown.splitlines()]
-        assert len(commands) == 12
-        assert commands[0][:3] == ["ffebm", "train", "cifar10-l6-bs6"]
-        assert commands[0][-4:] == ["--data", "/d", "--output", str(tmp_path / "a b" / "cifar10-l6-bs6-ep-seed0")]
+        lines = shown.splitlines()
+        assert len(lines) == 12
+        folder = str(tmp_path / "a b" / "cifar10-l6-bs6-ep-seed0")
+        words = shlex.split(lines[0])
+        assert words[:8] == ["if", "[", "-e", f"{folder}/settings.toml", "];", "then", "ffebm", "train"]
+        assert words[8:12] == ["--resume", folder, "--data", "/d;"]
+        assert words[words.index("else") :][:4] == ["else", "ffebm", "train", "cifar10-l6-bs6"]
+        assert words[-5:] == ["--data", "/d", "--output", f"{folder};", "fi"]
+        subprocess.run(["sh", "-n", "-c", shown], check=True)
         assert not (tmp_path / "a b").exists()
 
     def test_a_run_with_other_settings_does_not_pass_for_this_one(self, tmp_path: Path) -> None:
@@ -183,7 +190,7 @@ class TestQueue:
         assert "1 of 3 runs are finished" in said(shown)
 
     def test_processes_share_cores_and_devices(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("os.cpu_count", lambda: 8)
+        monkeypatch.setattr("ffebm.experiment.reproduction.launcher._cores", lambda: 8)
         assert (LocalProcesses().slots, LocalProcesses().threads) == (8, 1)
         assert (LocalProcesses(2).slots, LocalProcesses(2).threads) == (2, 4)
         launcher = LocalProcesses(devices=["0", "3"])
@@ -216,7 +223,7 @@ class TestOutcomes:
         rows = rows_of([cell.run(tmp_path) for cell in cells])
         (line,) = accuracy_table(rows).rows
         assert line == (
-            "CIFAR-10, 12 layers in blocks of 2",
+            "CIFAR-10, 12 layers in blocks of 2 (width 0.03125, 1 epochs)",
             *("91.00 ± 1.00", "91.7 ± 0.2", "-0.7"),
             *("80.00 ± 0.00", "91.8 ± 0.1", "-11.8"),
             "+11.00",
@@ -265,7 +272,11 @@ class TestStatic:
             f"{first.name} (block 1): cosine 0.50000; there is no converged gradient to say which is off: it still moves."
         ]
         coarse = replace(static, layers=[replace(first, cosine=0.5, ep_truth=0.5, id_truth=1.0), *rest])
-        assert "EP is off, β 0.02 is too large" in coarse.explanation()[0]
+        assert "β 0.02 is too large for EP" in coarse.explanation()[0]
+        both = replace(static, layers=[replace(first, cosine=0.5, ep_truth=0.5, id_truth=0.9), *rest])
+        assert "20 sweeps are too few for both" in both.explanation()[0]
+        nothing = replace(static, layers=[*rest, replace(first, cosine=math.nan)])
+        assert nothing.worst is nothing.layers[-1]
 
     def test_the_command(self, tmp_path: Path) -> None:
         shown = call("reproduce", "static", "--scale", "tiny", "--output", tmp_path)
@@ -311,8 +322,8 @@ class TestReport:
         charts = json.loads(re.search(r'id="charts">(.*?)</script>', html, re.DOTALL)[1])
         assert len(charts) == 3 + 5
         assert [trace["name"] for trace in charts[0]["traces"]] == [
-            "CIFAR-10, 6 layers in blocks of 3, EP, seed 0",
-            "CIFAR-10, 6 layers in blocks of 3, ID, seed 0",
+            "CIFAR-10, 6 layers in blocks of 3 (width 0.03125, 1 epochs), EP, seed 0",
+            "CIFAR-10, 6 layers in blocks of 3 (width 0.03125, 1 epochs), ID, seed 0",
         ]
         for expected in ("89.5 ± 0.2", "Energy microscope", "ffebm train ", "[relaxation]", "torch ", "not settled"):
             assert expected in html, expected

@@ -141,9 +141,10 @@ def _watch(visited: Visit, free_most: int, nudged_most: int) -> _Course:
     deltas = (*[None] * (len(goal) - 1), error)
     nudge = estimator.stationary(deltas, estimator.sizes(deltas))
     long = replace(estimator, relax=replace(estimator.relax, steps=_long(nudged_most)))
-    response = _difference(*long.nudged(energy, x, goal, nudge))
+    around = estimator.around(energy, goal)
+    response = _difference(*long.nudged(around, x, goal, nudge))
     nudged: list[float] = []
-    estimator.nudged(energy, x, goal, nudge, lambda _, *pair: nudged.append(_apart(_difference(*pair), response)))
+    estimator.nudged(around, x, goal, nudge, lambda _, *pair: nudged.append(_apart(_difference(*pair), response)))
     return _Course(contraction, relax.omega, free[1:], nudged[1:])
 
 

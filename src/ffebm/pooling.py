@@ -98,7 +98,10 @@ class HeldPool(Pool):
         """The positions of as many copies as `u` holds."""
         if len(u) not in self._positions:
             held = next(iter(self._positions.values()))
-            self._positions[len(u)] = torch.cat([held] * (len(u) // len(held)))
+            copies, rest = divmod(len(u), len(held))
+            if rest or not copies:
+                raise ValueError(f"Positions are held for {len(held)} images, or copies of them all, got {len(u)}.")
+            self._positions[len(u)] = torch.cat([held] * copies)
         return self._positions[len(u)]
 
 

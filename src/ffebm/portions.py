@@ -21,7 +21,7 @@ def portions(batch: int, sample: Sequence[Tensor]) -> list[slice]:
     """
     if sample[0].device.type != "cpu":
         return [slice(0, batch)]
-    needed = batch * sum(tensor.numel() * tensor.element_size() for tensor in sample)
-    count = min(batch, max(1, -(-needed // CACHE)))
+    most = max(1, CACHE // sum(tensor.numel() * tensor.element_size() for tensor in sample))
+    count = -(-batch // most)
     bounds = [batch * i // count for i in range(count + 1)]
     return [slice(*pair) for pair in pairwise(bounds)]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 
 def write_atomically(path: Path, content: bytes | memoryview | Callable[[IO[bytes]], object]) -> None:
@@ -30,6 +32,19 @@ def write_atomically(path: Path, content: bytes | memoryview | Callable[[IO[byte
         Path(temporary).unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Atomically, with null for what JSON does not know: NaN and infinity."""
+    write_atomically(path, json.dumps(_finite(value), indent=1, allow_nan=False).encode())
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _umask() -> int:

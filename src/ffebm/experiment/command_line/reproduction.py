@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 ScaleName = Literal["paper", "small", "tiny"]
 ScaleOption = Annotated[
     ScaleName,
-    typer.Option(help="paper: the full recipe. small: for two cores and an evening. tiny: minutes, on generated images."),
+    typer.Option(help="paper: the full recipe. small: for two cores and an evening (CIFAR). tiny: minutes, generated images."),
 ]
 SeedsOption = Annotated[int | None, typer.Option(min=1, help="Runs of each kind; the scale's own number by default.")]
 RowsOption = Annotated[list[str] | None, typer.Option("--row", metavar="PRESET", help="Only this row; may be repeated.")]
@@ -129,7 +130,7 @@ def _reproduce(
     data = prepare_data(scale, cells, folder, data)
     if printed:
         for cell in cells:
-            sys.stdout.write(cell.command(folder, data) + "\n")
+            sys.stdout.write(cell.command(folder.absolute(), None if data is None else data.absolute()) + "\n")
         return
     with notes.status("Loading torch …"):
         from ffebm.experiment.report.reproduced import report_experiment
@@ -137,8 +138,10 @@ def _reproduce(
 
     queue = Queue(cells, folder, _launcher(jobs, devices, ray), data)
     whole = queue.run(notes)
-    text = report_experiment(experiment, scale, cells, folder, failures=queue.failures, notes=notes)
-    out.print(text, highlight=False, markup=False)
+    text = report_experiment(
+        experiment, scale, cells, folder, data=data, failures=queue.failures, look_closer=whole, notes=notes
+    )
+    out.print(text, highlight=False, markup=False, soft_wrap=True)
     out.print(f"Report: {folder / 'report.html'}", highlight=False, soft_wrap=True, markup=False)
     if not whole:
         notes.print("Interrupted; the same command goes on from here.", highlight=False)
@@ -148,12 +151,19 @@ def _reproduce(
 
 
 def _launcher(jobs: int | None, devices: str | None, ray: str | None) -> Launcher:
-    import torch
-
     from ffebm.experiment.reproduction import LocalProcesses, RayCluster
 
     if ray is not None:
         if jobs is not None or devices is not None:
             raise UserError("With --ray the cluster itself decides how many runs go at once: leave --jobs and --devices out.")
         return RayCluster(ray)
-    return LocalProcesses(jobs, devices.split(",") if devices else [str(i) for i in range(torch.cuda.device_count())])
+    return LocalProcesses(jobs, [device.strip() for device in devices.split(",")] if devices else _devices())
+
+
+def _devices() -> list[str]:
+    """All CUDA devices, by the names that this process knows them by."""
+    import torch
+
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    count = torch.cuda.device_count()
+    return [device.strip() for device in named.split(",")][:count] if named else [str(i) for i in range(count)]

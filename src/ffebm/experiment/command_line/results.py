@@ -78,6 +78,9 @@ def report(
     ] = None,
     sample: Annotated[int, typer.Option(min=0, help="Test image to follow sweep by sweep, from 0.")] = 0,
     images: Annotated[int | None, typer.Option(min=1, help="Test images to count sweeps over; all by default.")] = None,
+    closer: Annotated[
+        bool, typer.Option("--microscope/--no-microscope", help="Whether to look at all; it needs the data.")
+    ] = True,
     data: DataOption = None,
 ) -> None:
     """Write one page on some runs: tables, curves, settings, and how their blocks relax."""
@@ -91,6 +94,6 @@ def report(
     if not found and not analyses:
         Run.open(runs[0])  # which says what is wrong with it
     looked = [Run.open(run) for run in look_at] if look_at else [run for run in found if run.metrics()][:1]
-    seen = [look(run, sample=sample, images=images, data=data, console=notes) for run in looked]
+    seen = [look(run, sample=sample, images=images, data=data, console=notes) for run in looked if closer]
     write_report(output, title, runs=found, static=analyses, microscopes=seen)
     out.print(f"Report: {escape(str(output / 'report.html'))}, with report.md and report.json", highlight=False, soft_wrap=True)

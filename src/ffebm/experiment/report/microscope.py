@@ -16,6 +16,7 @@ from ffebm.experiment.architectures import build_model
 from ffebm.experiment.data import Batches, Dataset, Samples, load
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.run import Run
+from ffebm.experiment.settings import Gradient
 from ffebm.gradient import EquilibriumPropagation
 from ffebm.model import FFEBM, ReadoutCost
 from ffebm.nudge import Nudge
@@ -62,6 +63,7 @@ class Microscope:
     label: str  # its class
     guess: str  # what the net takes it for
     beta: float
+    hold_pooling: bool  # whether max-pooling keeps its positions while a block is nudged
     images: int  # that saturation and sweeps are counted over
     blocks: list[BlockView]
 
@@ -83,20 +85,19 @@ def look(
     model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     run.load_weights(model)
     x, y = dataset.normalise(dataset.test.x[sample : sample + 1]), dataset.test.y[sample : sample + 1]
-    traced, logits = _traced(model, x.to(memory_format=torch.channels_last), y, settings.gradient.beta)
+    traced, logits = _traced(model, x.to(memory_format=torch.channels_last), y, settings.gradient)
     count = min(images or len(dataset.test), len(dataset.test))
     counted = _counted(model, dataset, count, console)
     blocks = [
         BlockView(block.energy.label, *phases, _rate(phases[0].residual), *counts)
         for (_, block), phases, counts in zip(model.chain, traced, counted, strict=True)
     ]
-    names = dataset.classes
-    return Microscope(
-        run.folder.name, sample, names[int(y)], names[int(logits.argmax())], settings.gradient.beta, count, blocks
-    )
+    label, guess = dataset.classes[int(y)], dataset.classes[int(logits.argmax())]
+    nudge = settings.gradient
+    return Microscope(run.folder.name, sample, label, guess, nudge.beta, nudge.hold_pooling, count, blocks)
 
 
-def _traced(model: FFEBM, x: Tensor, y: Tensor, beta: float) -> tuple[list[tuple[Phase, Phase, Phase]], Tensor]:
+def _traced(model: FFEBM, x: Tensor, y: Tensor, chosen: Gradient) -> tuple[list[tuple[Phase, Phase, Phase]], Tensor]:
     """The free phase and both nudged ones of every block, on one sample, from settled states; and the logits."""
     outputs: list[Tensor] = []
     inputs: list[Tensor] = []
@@ -118,13 +119,16 @@ def _traced(model: FFEBM, x: Tensor, y: Tensor, beta: float) -> tuple[list[tuple
         free = Phase.of(trace(block.energy, relax, entering))
         nudged: dict[str, Phase] = {}
         for variant in ("positive", "negative"):
-            estimator = EquilibriumPropagation(FixedPoint(SWEEPS, order="output-first"), beta=beta, variant=variant)
+            sweeps = FixedPoint(SWEEPS, order="output-first")
+            options = {"beta": chosen.beta, "scale": chosen.scale, "hold_pooling": chosen.hold_pooling}
+            estimator = EquilibriumPropagation(sweeps, variant=variant, **options)
             if number == len(outputs) - 1 and model.nudge == "elastic":
                 nudge: Nudge = estimator.elastic(cost, y, like=entering)
             else:
                 delta = (*[None] * (len(states[number]) - 1), deltas[number])
                 nudge = estimator.stationary(delta, estimator.sizes(delta))
-            nudged[variant] = Phase.of(trace(block.energy, estimator.relax, entering, start=states[number], nudge=nudge))
+            around = estimator.around(block.energy, states[number])
+            nudged[variant] = Phase.of(trace(around, sweeps, entering, start=states[number], nudge=nudge))
         found.append((free, nudged["positive"], nudged["negative"]))
     return found, logits
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ffebm.experiment.clock import clock
 from ffebm.experiment.report.document import Table
+from ffebm.experiment.reproduction.published import Published
 from ffebm.experiment.run import Run
 from ffebm.experiment.settings import Score, Settings
 
@@ -57,13 +58,22 @@ def rows_of(runs: Sequence[Run]) -> list[Row]:
         settings = run.settings()
         gradient = settings.gradient.model_copy(update={"kind": "ep"})
         same = settings.recipe.model_copy(update={"seed": 0, "gradient": gradient}).model_dump_json()
-        row = found.setdefault(same, Row(settings.description or run.folder.name, settings, {}))
+        row = found.setdefault(same, Row(recipe_label(settings, run), settings, {}))
         row.outcomes.setdefault(settings.gradient.kind, Outcome()).add(run, settings)
     return list(found.values())
 
 
-def accuracy_table(rows: Sequence[Row], title: str = "Top-1 accuracy", *, top5: bool = False) -> Table:
-    """Mean and spread over seeds beside the paper's, in per cent, with the differences."""
+def recipe_label(settings: Settings, run: Run) -> str:
+    """What was trained; with its size, where that is not the paper's."""
+    name = settings.description or run.folder.name
+    reduced = settings.paper is not None and settings.model.width != 1
+    return f"{name} (width {settings.model.width:g}, {settings.trainer.epochs} epochs)" if reduced else name
+
+
+def accuracy_table(
+    rows: Sequence[Row], title: str = "Top-1 accuracy", published: Sequence[Published] = (), *, top5: bool = False
+) -> Table:
+    """Mean and spread over seeds beside the paper's, in per cent, with the differences; what others printed comes last."""
     kinds = [kind for kind in GRADIENTS if any(kind in row.outcomes for row in rows)]
     header = ["net"]
     for kind in kinds:
@@ -86,7 +96,12 @@ def accuracy_table(rows: Sequence[Row], title: str = "Top-1 accuracy", *, top5: 
         if both:
             line.append(f"{means['ep'] - means['id']:+.2f}" if len(means.keys() & {"ep", "id"}) == 2 else "")
         lines.append(tuple(line))
-    return Table(title, (*header, *(["EP − ID"] if both else [])), lines)
+    header += ["EP − ID"] if both else []
+    for other in published:
+        line = [other.source, *[""] * (len(header) - 1)]
+        line[header.index("paper")] = str(other.top5 if top5 else other.top1)
+        lines.append(tuple(line))
+    return Table(title, tuple(header), lines)
 
 
 def time_table(rows: Sequence[Row]) -> Table:
@@ -108,10 +123,12 @@ def time_table(rows: Sequence[Row]) -> Table:
     return Table("Training time, h:mm:ss, without tests", tuple(header), lines)
 
 
-def tables(rows: Sequence[Row]) -> list[Table]:
+def tables(rows: Sequence[Row], published: Sequence[Published] = ()) -> list[Table]:
     """All that a report shows of these runs."""
     many = any(_printed(row.score("ep"), top5=True)[0] is not None for row in rows)
-    accuracies = [accuracy_table(rows)] + ([accuracy_table(rows, "Top-5 accuracy", top5=True)] if many else [])
+    accuracies = [accuracy_table(rows, published=published)]
+    if many:
+        accuracies.append(accuracy_table(rows, "Top-5 accuracy", published, top5=True))
     return [*accuracies, time_table(rows)]
 
 

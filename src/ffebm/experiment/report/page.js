@@ -5,6 +5,7 @@
   const places = [...document.querySelectorAll(".chart")];
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const print = window.matchMedia("print");
+  const touch = window.matchMedia("(pointer: coarse)").matches;
   // Distinct for eyes of all kinds, on light and on dark ground.
   const colours = {
     light: ["#1b62a5", "#d9822b", "#3a9d5d", "#b0413e", "#7a52a3", "#8a6d3b", "#c2589b", "#4a5563"],
@@ -28,15 +29,20 @@
       plot_bgcolor: "rgba(0,0,0,0)",
       margin: { l: 50, r: 12, t: 10, b: 40 },
       hovermode: "closest",
+      dragmode: touch ? false : "zoom", // a finger scrolls the page
       showlegend: traces.length > 1,
       legend: narrow ? { orientation: "h", y: -0.25, font: { size: 10 } } : { font: { size: 11 } },
       xaxis: { ...axis, title: { text: chart.x } },
       yaxis: { ...axis, title: { text: chart.y }, type: chart.log ? "log" : "linear", exponentformat: "power" },
     };
-    Plotly.react(place, traces, layout, { responsive: true, displaylogo: false, displayModeBar: narrow ? false : "hover" });
+    Plotly.react(place, traces, layout, { responsive: true, displaylogo: false, displayModeBar: touch ? true : "hover" });
   }
 
   const drawAll = () => places.forEach((place, i) => draw(place, charts[i]));
+  // On paper there is nothing to unfold.
+  const folded = [...document.querySelectorAll("details:not([open])")];
+  window.addEventListener("beforeprint", () => folded.forEach((part) => (part.open = true)));
+  window.addEventListener("afterprint", () => folded.forEach((part) => (part.open = false)));
   if (charts.length) {
     drawAll();
     dark.addEventListener("change", drawAll);

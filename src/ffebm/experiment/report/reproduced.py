@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
-from ffebm.experiment.report.document import Table
+from ffebm.errors import DivergenceError
+from ffebm.experiment.errors import UserError
 from ffebm.experiment.report.microscope import Microscope, look
 from ffebm.experiment.report.outcome import Row, rows_of
 from ffebm.experiment.report.writing import write_report
@@ -28,9 +30,14 @@ def report_experiment(
     *,
     data: Path | None = None,
     failures: Mapping[str, str] | None = None,
+    look_closer: bool = True,
     notes: Console | None = None,
 ) -> str:
-    """Write the report of all runs that there are, finished or not; returns it as Markdown."""
+    """Write the report of all runs that there are, finished or not; returns its results as Markdown.
+
+    Args:
+        look_closer: put a finished run under the microscope, which takes a while.
+    """
     begun = [cell for cell in cells if cell.progress(folder).stage is not Stage.WAITING]
     runs = [cell.run(folder) for cell in begun]
     finished = [cell.run(folder) for cell in begun if cell.progress(folder).stage is Stage.FINISHED]
@@ -41,18 +48,18 @@ def report_experiment(
     ]
     if any(cell.settings.data.name == "imagenet32" for cell in begun) and scale == "tiny":
         words.append("ImageNet32 stands for images generated in its official layout: these numbers say that the path works.")
-    more = [_published(experiment)] if experiment.published else []
+    seen, trouble = _microscopes(finished, data, notes) if look_closer else ([], [])
     document = write_report(
         folder,
         experiment.title,
         runs=runs,
-        words=words,
-        more=more,
+        words=[*words, *trouble],
+        published=experiment.published,
         static=_analyses(folder),
-        microscopes=_microscopes(finished, data, notes),
+        microscopes=seen,
         failures=failures,
     )
-    return document.markdown()
+    return replace(document, sections=document.sections[:1]).markdown()
 
 
 def claims(experiment: Experiment, rows: Sequence[Row]) -> list[str]:
@@ -76,17 +83,15 @@ def claims(experiment: Experiment, rows: Sequence[Row]) -> list[str]:
     return said
 
 
-def _published(experiment: Experiment) -> Table:
-    rows = [(published.source, f"{published.top1}", f"{published.top5}") for published in experiment.published]
-    return Table("Published by others, as the paper quotes them", ("source", "top-1", "top-5"), rows)
-
-
 def _analyses(folder: Path) -> list[Static]:
-    """Static analyses that lie beside the runs."""
-    return [read_static(path) for path in sorted(folder.glob("*/static.json"))]
+    """Static analyses that lie among the runs, or beside their folder, where `ffebm reproduce static` puts them."""
+    return [read_static(path) for path in sorted([*folder.glob("*/static.json"), *folder.parent.glob("static*/static.json")])]
 
 
-def _microscopes(finished: Sequence[Run], data: Path | None, notes: Console | None) -> list[Microscope]:
-    """One look, at the last of the rows by EP: with the most blocks."""
-    trained = [run for run in finished if run.settings().gradient.kind == "ep"]
-    return [look(trained[-1], images=1000, data=data, console=notes)] if trained else []
+def _microscopes(finished: Sequence[Run], data: Path | None, notes: Console | None) -> tuple[list[Microscope], list[str]]:
+    """One look, at the last of the rows by EP, which has the most blocks; or why there is none."""
+    trained = [run for run in finished if run.settings().gradient.kind == "ep"][-1:]
+    try:
+        return [look(run, images=1000, data=data, console=notes) for run in trained], []
+    except (UserError, DivergenceError, ValueError) as error:
+        return [], [f"{trained[0].folder.name} could not be put under the microscope: {error}"]

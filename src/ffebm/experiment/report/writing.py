@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
-import math
 import shlex
 import sys
 import time
@@ -15,11 +13,12 @@ from typing import Any
 
 import tomli_w
 
-from ffebm.experiment.files import write_atomically
+from ffebm.experiment.files import write_atomically, write_json
 from ffebm.experiment.report.document import Chart, Curve, Document, Listing, Part, Picture, Section, Table, Text
 from ffebm.experiment.report.microscope import Microscope
-from ffebm.experiment.report.outcome import GRADIENTS, Row, rows_of, tables
+from ffebm.experiment.report.outcome import GRADIENTS, Row, recipe_label, rows_of, tables
 from ffebm.experiment.report.page import page
+from ffebm.experiment.reproduction.published import Published
 from ffebm.experiment.reproduction.static import Static
 from ffebm.experiment.reproduction.static_figures import bars_figure, transients_figure
 from ffebm.experiment.run import Run, remake_command
@@ -31,7 +30,7 @@ def write_report(
     *,
     runs: Sequence[Run] = (),
     words: Sequence[str] = (),
-    more: Sequence[Table] = (),
+    published: Sequence[Published] = (),
     static: Sequence[Static] = (),
     microscopes: Sequence[Microscope] = (),
     failures: Mapping[str, str] | None = None,
@@ -40,12 +39,12 @@ def write_report(
 
     Args:
         words: paragraphs to begin with.
-        more: tables besides those of the runs.
+        published: results of others, for the last rows of the tables.
         failures: runs that failed, and what they said.
     """
-    document = compose(title, runs, words, more, static, microscopes, failures or {})
+    document = compose(title, runs, words, published, static, microscopes, failures or {})
     write_atomically(folder / "report.md", document.markdown().encode())
-    write_atomically(folder / "report.json", json.dumps(_finite(document.numbers), indent=1, allow_nan=False).encode())
+    write_json(folder / "report.json", document.numbers)
     write_atomically(folder / "report.html", page(document).encode())
     return document
 
@@ -54,7 +53,7 @@ def compose(
     title: str,
     runs: Sequence[Run],
     words: Sequence[str],
-    more: Sequence[Table],
+    published: Sequence[Published],
     static: Sequence[Static],
     microscopes: Sequence[Microscope],
     failures: Mapping[str, str],
@@ -62,8 +61,7 @@ def compose(
     rows = rows_of(runs)
     sections: list[Section] = []
     opening: list[Part] = [Text(text) for text in words]
-    opening += tables(rows) if rows else []
-    opening += more
+    opening += tables(rows, published) if rows else []
     opening += [Text(text) for text in _missing(rows, failures)]
     if opening:
         sections.append(Section("Results", opening))
@@ -109,10 +107,10 @@ def _curves(runs: Sequence[Run]) -> list[Part]:
     charts["residual"] = Chart("Residual of the worst block: what units still moved by", "epoch", "residual", [], log=True)
     for run in runs:
         rows, settings = run.metrics(), run.settings()
-        colour = groups.setdefault(settings.description, len(groups))
+        colour = groups.setdefault(recipe_label(settings, run), len(groups))
         for name, chart in charts.items():
             values = [100 * row[name] if name == "test_accuracy" else row[name] for row in rows]
-            label = f"{settings.description or run.folder.name}, {GRADIENTS[settings.gradient.kind]}, seed {settings.seed}"
+            label = f"{recipe_label(settings, run)}, {GRADIENTS[settings.gradient.kind]}, seed {settings.seed}"
             epochs = [row["epoch"] for row in rows]
             chart.curves.append(Curve(label, epochs, values, colour, dashed=settings.gradient.kind == "id"))
     return list(charts.values())
@@ -139,7 +137,8 @@ def _static(static: Static) -> list[Part]:
 def _microscope(seen: Microscope) -> list[Part]:
     intro = (
         f"Test image {seen.sample}, {seen.label}, which the net takes for {seen.guess}. Nudges, of β {seen.beta}, begin where "
-        f"the free phase has settled. Saturation and sweeps to settle are counted over {seen.images:,} test images."
+        f"the free phase has settled, and {'hold' if seen.hold_pooling else 'do not hold'} the positions of max-pooling. "
+        f"Saturation and sweeps to settle are counted over {seen.images:,} test images."
     )
     energy = Chart("Free phase: energy above its lowest", "sweep", "energy", [], log=True)
     residual = Chart("Free phase: largest change of any unit", "sweep", "residual", [], log=True)
@@ -188,7 +187,7 @@ def _origin(runs: Sequence[Run], static: Sequence[Static]) -> list[Part]:
     places: dict[str, None] = {}
     for run in runs:
         for place in run.environments():
-            places[_place(place)] = None
+            places[_place({**place, "seed": "of each run"})] = None
     for analysis in static:
         places[_place(analysis.environment)] = None
     parts += [Text(place) for place in places]
@@ -204,24 +203,16 @@ def _origin(runs: Sequence[Run], static: Sequence[Static]) -> list[Part]:
 def _place(environment: Mapping[str, Any]) -> str:
     packages = environment.get("packages", {})
     devices = ", ".join(environment.get("devices", [])) or f"{environment.get('processor')}, {environment.get('cores')} cores"
-    commit = str(environment.get("commit") or "")[:10]
+    commit, changed, _ = str(environment.get("commit") or "").partition("+")
+    version = f"ffebm {packages.get('ffebm')}" + (f" at {commit[:10]}" if commit else "") + (", changed" if changed else "")
     return (
-        f"{devices}, {environment.get('threads')} threads; {environment.get('system')}; Python {environment.get('python')}, "
-        f"torch {packages.get('torch')}, ffebm {packages.get('ffebm')}" + (f" at {commit}" if commit else "") + "."
+        f"{devices}, {environment.get('threads')} threads; seed {environment.get('seed')}; {environment.get('system')}; "
+        f"Python {environment.get('python')}, torch {packages.get('torch')}, {version}."
     )
 
 
 def _command() -> str:
     return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-
-
-def _finite(value: Any) -> Any:
-    """JSON knows no NaN and no infinity: null stands for them."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _png(figure: Any) -> bytes:

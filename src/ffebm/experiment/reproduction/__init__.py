@@ -1,7 +1,7 @@
 """The paper's figures and tables, made again."""
 
 from ffebm.experiment.reproduction.cell import Cell, Progress, Stage
-from ffebm.experiment.reproduction.experiments import EXPERIMENTS, SCALES, Experiment, Published, Scale
+from ffebm.experiment.reproduction.experiments import EXPERIMENTS, SCALES, Experiment, Scale
 from ffebm.experiment.reproduction.launcher import Launcher, LocalProcesses, RayCluster
 from ffebm.experiment.reproduction.queue import Queue
 
@@ -13,7 +13,6 @@ __all__ = [
     "Launcher",
     "LocalProcesses",
     "Progress",
-    "Published",
     "Queue",
     "RayCluster",
     "Scale",

@@ -66,8 +66,12 @@ class Cell:
         return ["train", self.preset, *self.overrides, *more, *where, "--output", str(run.folder)]
 
     def command(self, folder: Path, data: Path | None = None) -> str:
-        """For a shell."""
-        return shlex.join(["ffebm", *self.arguments(folder, data)])
+        """For a shell, whenever it comes to it: begins the run, or goes on with it if it was begun."""
+        where = [] if data is None else ["--data", str(data)]
+        run = self.run(folder)
+        begin = shlex.join(["ffebm", "train", self.preset, *self.overrides, *where, "--output", str(run.folder)])
+        go_on = shlex.join(["ffebm", "train", "--resume", str(run.folder), *where])
+        return f"if [ -e {shlex.quote(str(run.settings_file))} ]; then {go_on}; else {begin}; fi"
 
     def progress(self, folder: Path) -> Progress:
         run = self.run(folder)

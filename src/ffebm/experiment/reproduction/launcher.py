@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 from ffebm.experiment.errors import UserError
 
+LOOK = 0.5  # seconds between looks at what runs
+
 
 class Launcher(Protocol):
     """Carries out commands, several at once."""
@@ -40,45 +42,20 @@ class LocalProcesses:
     """
 
     def __init__(self, jobs: int | None = None, devices: Sequence[str] = ()) -> None:
-        cores = os.cpu_count() or 1
+        cores = _cores()
         self.slots = jobs or len(devices) or cores
         self.threads = max(1, cores // self.slots)
         self._devices = devices
-        self._processes: set[subprocess.Popen[bytes]] = set()
         self._stopping = threading.Event()
 
     def __call__(self, arguments: Sequence[str], log: Path, slot: int) -> int:
         environment = dict(os.environ)
         if self._devices:
             environment["CUDA_VISIBLE_DEVICES"] = self._devices[slot % len(self._devices)]
-        return _run(arguments, log, environment, self._processes, self._stopping)
+        return _run(arguments, log, environment, self._stopping)
 
     def stop(self) -> None:
         self._stopping.set()
-        for process in list(self._processes):
-            process.send_signal(signal.SIGINT)
-
-
-def _run(
-    arguments: Sequence[str],
-    log: Path,
-    environment: dict[str, str],
-    processes: set[subprocess.Popen[bytes]],
-    stopping: threading.Event,
-) -> int:
-    with log.open("ab") as file:
-        command = [sys.executable, "-m", "ffebm", *arguments]
-        # In a session of its own: an interrupt from the keyboard comes from us, and once.
-        with subprocess.Popen(
-            command, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-        ) as process:
-            processes.add(process)
-            try:
-                if stopping.is_set():
-                    process.send_signal(signal.SIGINT)
-                return process.wait()
-            finally:
-                processes.discard(process)
 
 
 class RayCluster:
@@ -89,8 +66,6 @@ class RayCluster:
         threads: CPUs that each task asks for.
     """
 
-    slots = 1000  # Ray itself lets wait what does not fit
-
     def __init__(self, address: str, threads: int = 1) -> None:
         try:
             import ray
@@ -98,24 +73,30 @@ class RayCluster:
             raise UserError("Ray is not installed: `pip install 'ffebm[ray]'` brings it.") from None
         self._ray: Any = ray
         try:
-            ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UserError(f"No Ray cluster answers at {address}: {error}. Start one by `ray start --head`.") from None
+        resources = ray.cluster_resources()
+        gpus = int(resources.get("GPU", 0))
         self.threads = threads
-        gpus = 1 if ray.cluster_resources().get("GPU") else 0
-        self._task = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=0)(_remotely)
+        self.slots = gpus or max(1, int(resources.get("CPU", 1)) // threads)
+        self._task = ray.remote(num_cpus=threads, num_gpus=1 if gpus else 0, max_retries=0)(_remotely)
         self._stopping = threading.Event()
 
     def __call__(self, arguments: Sequence[str], log: Path, slot: int) -> int:
         task = self._task.remote(list(arguments), str(log.absolute()), os.getcwd())
-        cancelled = False
-        while not self._ray.wait([task], timeout=0.5)[0]:
-            if self._stopping.is_set() and not cancelled:
+        asked = False
+        while not self._ray.wait([task], timeout=LOOK)[0]:
+            if self._stopping.is_set() and not asked:
                 self._ray.cancel(task, force=False)
-                cancelled = True
+                asked = True
         try:
             return self._ray.get(task)
-        except self._ray.exceptions.RayError:  # cancelled, or its machine is gone
+        except self._ray.exceptions.TaskCancelledError:
+            return 130
+        except self._ray.exceptions.RayError as error:  # its machine is gone, or has no ffebm
+            with log.open("a", encoding="utf-8") as file:
+                file.write(f"Error: Ray could not carry this out: {str(error).strip().splitlines()[-1]}\n")
             return 1
 
     def stop(self) -> None:
@@ -125,12 +106,30 @@ class RayCluster:
 def _remotely(arguments: list[str], log: str, folder: str) -> int:
     """What a worker does."""
     os.chdir(folder)
-    processes: set[subprocess.Popen[bytes]] = set()
-    stopping = threading.Event()
-    try:
-        return _run(arguments, Path(log), dict(os.environ), processes, stopping)
-    except KeyboardInterrupt:  # how Ray cancels a task
-        for process in processes:
-            process.send_signal(signal.SIGINT)
-            process.wait()
-        raise
+    return _run(arguments, Path(log), dict(os.environ), threading.Event())
+
+
+def _run(arguments: Sequence[str], log: Path, environment: dict[str, str], stopping: threading.Event) -> int:
+    """Wait for a process; once `stopping` is set, or an interrupt comes as Ray sends it, pass one on and wait for its end."""
+    command = [sys.executable, "-m", "ffebm", *arguments]
+    asked = False
+    # In a session of its own: an interrupt from the keyboard comes from us, and once.
+    with (
+        log.open("ab") as file,
+        subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True) as process,
+    ):
+        while True:
+            try:
+                return process.wait(LOOK)
+            except subprocess.TimeoutExpired:
+                wanted = stopping.is_set()
+            except KeyboardInterrupt:
+                wanted = True
+            if wanted and not asked:
+                process.send_signal(signal.SIGINT)
+                asked = True
+
+
+def _cores() -> int:
+    """Those that this process may use, which a scheduler may have made fewer."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -18,8 +18,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from ffebm.experiment.clock import clock
+from ffebm.experiment.errors import UserError
 from ffebm.experiment.reproduction.cell import Cell, Progress, Stage
 from ffebm.experiment.reproduction.launcher import Launcher
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 GLANCE = 2.0  # seconds between looks at the folders
 
@@ -53,16 +59,33 @@ class Queue:
         workers = min(self.launcher.slots, len(todo))
         if not workers:
             return True
-        with ThreadPoolExecutor(workers) as pool, _on_interruption(self._stop):
+        with self._locked(), ThreadPoolExecutor(workers) as pool, _on_interruption(self._stop):
             futures = [pool.submit(self._work, slot, console) for slot in range(workers)]
-            with Live(self.table(), console=console, auto_refresh=False, transient=True) as live:
-                while not all(future.done() for future in futures):
-                    if console.is_terminal:
-                        live.update(self.table(), refresh=True)
-                    _wait(futures, GLANCE)
+            try:
+                with Live(self.table(), console=console, auto_refresh=False, transient=True) as live:
+                    while not all(future.done() for future in futures):
+                        if console.is_terminal:
+                            live.update(self.table(), refresh=True)
+                        _wait(futures, GLANCE)
+            except BaseException:
+                self._stop()  # or the pool would go on unseen
+                raise
             for future in futures:
                 future.result()
         return not self._stopping.is_set()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep a second queue out of the folder, where the system has such locks."""
+        with (self.folder / "queue.lock").open("w") as file:
+            try:
+                if fcntl is not None:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(f"Another `ffebm reproduce` works in {self.folder}: let it finish, or stop it first.") from None
+            except OSError:  # some network file systems have no locks
+                pass
+            yield
 
     def progress(self) -> dict[str, Progress]:
         return {cell.name: cell.progress(self.folder) for cell in self.cells}
@@ -78,15 +101,19 @@ class Queue:
             self._running.add(cell.name)
             if not console.is_terminal:
                 console.print(f"{cell.name}: begun", highlight=False)
-            code = self.launcher(cell.arguments(self.folder, self.data, self.launcher.threads), log, slot)
+            said_before = log.stat().st_size if log.exists() else 0
+            try:
+                code = self.launcher(cell.arguments(self.folder, self.data, self.launcher.threads), log, slot)
+                words = _last_words(log, said_before, code)
+            except Exception as error:  # one run's trouble, whatever it is, is not the others'
+                words = f"Error: {type(error).__name__}: {error}"
             self._running.discard(cell.name)
             found = cell.progress(self.folder)
             if found.stage is Stage.FINISHED:
                 console.print(f"{cell.name}: {100 * (found.accuracy or 0):.2f} % after {clock(found.seconds)}", highlight=False)
             elif not self._stopping.is_set():
-                self.failures[cell.name] = _last_words(log, code)
-                where = escape(f"{self.failures[cell.name]} ({log} has all that it said)")
-                console.print(f"[red]{cell.name} failed:[/] {where}", highlight=False)
+                self.failures[cell.name] = words
+                console.print(f"[red]{cell.name} failed:[/] {escape(f'{words} ({log} has all that it said)')}", highlight=False)
 
     def _stop(self) -> None:
         self._stopping.set()
@@ -99,11 +126,12 @@ class Queue:
         done = sum(p.stage is Stage.FINISHED for p in found.values())
         title = f"{done} of {len(found)} runs are finished"
         if left:
-            title += f", about {clock(sum(left.values()) / min(self.launcher.slots, len(left)))} left"
+            title += f", about {clock(max(sum(left.values()) / min(self.launcher.slots, len(left)), *left.values(), 0))} left"
         table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
         for name in ("run", "state", "done", "epoch", "test accuracy", "time", "left"):
             table.add_column(name, justify="left" if name in ("run", "state") else "right", no_wrap=True)
-        for cell in self.cells:
+        # Those that run or failed first: a long table may be cut off at the end of the screen.
+        for cell in sorted(self.cells, key=lambda cell: cell.name not in self._running and cell.name not in self.failures):
             p = found[cell.name]
             state = "failed" if cell.name in self.failures else "running" if cell.name in self._running else p.stage.value
             colour = {"failed": "red", "running": "cyan", "finished": "green"}.get(state, "dim")
@@ -129,11 +157,14 @@ class Queue:
         return {name: whole.get(name, usual) * (1 - found[name].share) for name in unfinished}
 
 
-def _last_words(log: Path, code: int) -> str:
-    """The error that a run ended with, or the last line that it said."""
-    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+def _last_words(log: Path, begin: int, code: int) -> str:
+    """The error that a run ended with, or the last line that it said, from byte `begin` of its log on."""
+    with log.open("rb") as file:
+        file.seek(begin)
+        lines = [line.strip() for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("Error")]
-    return (errors or lines or [f"exit code {code}"])[-1]
+    words = (errors or lines or [""])[-1]
+    return words if errors else f"{words} (exit code {code})".strip()
 
 
 def _wait(futures: Sequence[Future[None]], seconds: float) -> None:
@@ -145,8 +176,9 @@ def _wait(futures: Sequence[Future[None]], seconds: float) -> None:
 
 @contextmanager
 def _on_interruption(stop: Callable[[], None]) -> Iterator[None]:
-    """Have SIGINT and SIGTERM call `stop`, and let things end by themselves."""
-    before = {number: signal.signal(number, lambda *_: stop()) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Have a signal to end call `stop`, and let things end by themselves."""
+    signals = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: signal.signal(number, lambda *_: stop()) for number in signals}
     try:
         yield
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
@@ -14,11 +15,12 @@ import torch
 from torch import Tensor
 
 from ffebm.diagnostics import Transient, converged_gradients, cosines, gradients, transients
-from ffebm.errors import UnsettledError
+from ffebm.errors import DivergenceError, UnsettledError
 from ffebm.experiment.architectures import build_model, static_analysis
 from ffebm.experiment.data import Dataset, default_folder, load
 from ffebm.experiment.environment import describe_environment
-from ffebm.experiment.files import write_atomically
+from ffebm.experiment.errors import UserError
+from ffebm.experiment.files import write_atomically, write_json
 from ffebm.experiment.reproduction.static_figures import bars_figure, transients_figure
 from ffebm.experiment.run import Run
 from ffebm.gradient import EquilibriumPropagation, Unrolled
@@ -71,11 +73,11 @@ class Static:
 
     @property
     def worst(self) -> Layer:
-        return min(self.layers, key=lambda layer: layer.cosine)
+        return min(self.layers, key=lambda layer: layer.cosine if math.isfinite(layer.cosine) else -math.inf)
 
     @property
     def deviation(self) -> float:
-        return max(layer.deviation for layer in self.layers)
+        return max((layer.deviation for layer in self.layers), key=lambda value: value if math.isfinite(value) else math.inf)
 
     def explanation(self) -> list[str]:
         """Of every layer in which EP and ID part, why; nothing where none does."""
@@ -85,13 +87,12 @@ class Static:
         start = f"{layer.name} (block {layer.block}): cosine {layer.cosine:.5f}"
         if layer.ep_truth is None or layer.id_truth is None:
             return f"{start}; there is no converged gradient to say which is off: {self.trouble}"
-        off = "EP" if layer.ep_truth < layer.id_truth else "ID"
-        cause = (
-            f"β {self.beta} is too large for it, or rounding too coarse" if off == "EP" else f"{self.sweeps} sweeps are too few"
-        )
-        return (
-            f"{start}; with the converged gradient EP has {layer.ep_truth:.5f}, ID {layer.id_truth:.5f}: {off} is off, {cause}"
-        )
+        held = f"{start}; with the converged gradient EP has {layer.ep_truth:.5f} and ID {layer.id_truth:.5f}"
+        if layer.id_truth < TRUSTED and layer.ep_truth < TRUSTED:
+            return f"{held}: {self.sweeps} sweeps are too few for both"
+        if layer.id_truth < TRUSTED:
+            return f"{held}: {self.sweeps} sweeps are too few for ID"
+        return f"{held}: β {self.beta} is too large for EP, or rounding too coarse"
 
 
 def analyse_initial(scale: str, data: Path | None = None, seed: int = 0, shown: int = 5) -> Static:
@@ -138,7 +139,7 @@ def _with_truth(layers: Sequence[Layer], model: FFEBM, x: Tensor, y: Tensor, rec
     """The same, held against the fully converged gradient; or why there is none."""
     try:
         truth = converged_gradients(model, x, y)
-    except UnsettledError as error:
+    except (UnsettledError, DivergenceError) as error:
         return list(layers), str(error)
     copy = deepcopy(model)
     by_ep = cosines(gradients(copy.use(EquilibriumPropagation(recorded.transposed, beta=BETA)), x, y), truth)
@@ -163,7 +164,7 @@ def _samples(dataset: Dataset | None, seed: int) -> tuple[Tensor, Tensor, str]:
 
 def save_static(static: Static, folder: Path) -> None:
     """The numbers as JSON, both figures as PNG and SVG, and a table as Markdown."""
-    write_atomically(folder / "static.json", json.dumps(asdict(static), indent=1).encode())
+    write_json(folder / "static.json", asdict(static))
     write_atomically(folder / "static.md", markdown(static).encode())
     for name, figure in (("transients", transients_figure(static)), ("cosines", bars_figure([static]))):
         for kind in ("png", "svg"):
@@ -171,8 +172,19 @@ def save_static(static: Static, folder: Path) -> None:
 
 
 def read_static(path: Path) -> Static:
-    content = json.loads(path.read_text(encoding="utf-8"))
-    return Static(**{**content, "layers": [Layer(**layer) for layer in content["layers"]]})
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        layers = [
+            Layer(**{**layer, **{key: _number(layer[key]) for key in ("cosine", "deviation")}}) for layer in content["layers"]
+        ]
+        return Static(**{**content, "layers": layers})
+    except (OSError, ValueError, TypeError, LookupError) as error:
+        raise UserError(f"{path} is no static analysis that can be read: {error}. Make it again, or remove it.") from None
+
+
+def _number(value: float | None) -> float:
+    """JSON knows no NaN."""
+    return math.nan if value is None else value
 
 
 def markdown(static: Static) -> str:

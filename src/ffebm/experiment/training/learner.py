@@ -84,7 +84,7 @@ class Learner(LightningModule):
         except (DivergenceError, ValueError) as error:  # which name the block
             output, failure = None, f"{error} This was step {self.global_step + 1}; no step was taken with it."
         if failure:
-            return self._poisoned(failure)
+            return self._poisoned(failure, None if output is None else output.losses)
         assert output is not None
         losses = output.losses
         right = (output.logits.argmax(1) == batch.y).sum()
@@ -153,7 +153,7 @@ class Learner(LightningModule):
         if self.trainer.is_global_zero:  # the sums of all processes: one goes on with them, the others start at 0
             self.training_sums = torch.tensor(kept["training_sums"], dtype=torch.float64)
 
-    def _poisoned(self, failure: str) -> Tensor:
+    def _poisoned(self, failure: str, losses: Tensor | None) -> Tensor:
         """Stop; or, where others would wait for our gradient for ever, hand them one that stops them with us.
 
         Asking each other before every backward pass would cost more: all would wait for the slowest once more.
@@ -161,6 +161,8 @@ class Learner(LightningModule):
         if self.trainer.world_size == 1:
             raise HealthError(failure)
         self.failure = failure
+        if losses is not None:  # through the same graph, in which synchronised batch-norms talk to each other
+            return torch.nan * losses.sum()
         return torch.nan * torch.stack([p.sum() for p in self.model.parameters() if p.requires_grad]).sum()
 
     def fail_together(self, failure: str) -> None:

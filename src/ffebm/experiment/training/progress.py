@@ -54,6 +54,8 @@ class Progress(Callback):
         now = time.perf_counter()
         seconds, self._clock = now - self._clock, now
         samples, loss, right, residual = (pl_module.training_sums - self._before).tolist()
+        if not samples:  # a part that failed, and will stop all at the end of the batch
+            return
         self._average(loss=loss / samples, accuracy=right / samples, residual=residual / samples, pace=seconds / samples)
         pace = trainer.world_size / self.averages["pace"]
         shown = " · ".join(

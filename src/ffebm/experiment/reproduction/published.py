@@ -1,0 +1,12 @@
+"""Results that others have printed."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Published:
+    """Accuracies in per cent."""
+
+    source: str
+    top1: float
+    top5: float
