@@ -8,6 +8,7 @@ import math
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import threading
@@ -22,13 +23,14 @@ from rich.console import Console
 
 from ffebm.experiment.data import load
 from ffebm.experiment.data.generated import write_generated
+from ffebm.experiment.errors import UserError
 from ffebm.experiment.preset import read_preset
 from ffebm.experiment.report import look, write_report
 from ffebm.experiment.report.outcome import Outcome, Row, accuracy_table, rows_of, spread
 from ffebm.experiment.report.reproduced import claims, report_experiment
 from ffebm.experiment.reproduction import EXPERIMENTS, SCALES, LocalProcesses, Queue, Stage
 from ffebm.experiment.reproduction.experiments import prepare_data
-from ffebm.experiment.reproduction.static import Static, analyse_initial, analyse_run, read_static, save_static
+from ffebm.experiment.reproduction.static import Static, analyse_initial, analyse_run, read_static
 from ffebm.experiment.run import Run, RunError
 from ffebm.experiment.training import train
 from test_command_line import call
@@ -162,6 +164,31 @@ class TestQueue:
         Queue(cells, tmp_path, again).run(console())
         assert again.commands == [["train", "--resume", str(cells[1].run(tmp_path).folder)]]
 
+    def test_whatever_happens_to_one_run_is_not_the_others_trouble(self, tmp_path: Path) -> None:
+        class Fragile(Pretence):
+            def __call__(self, arguments: Sequence[str], log: Path, slot: int) -> int:
+                if cells[0].name in str(arguments):
+                    raise OSError("no such machine")
+                return super().__call__(arguments, log, slot)
+
+        cells = SPLIT.cells("tiny")[:3]
+        (tmp_path / f"{cells[0].name}.log").write_text("Error: of another day\n")
+        queue = Queue(cells, tmp_path, Fragile())
+        assert queue.run(console())
+        assert queue.failures == {cells[0].name: "Error: OSError: no such machine"}
+
+    def test_two_queues_do_not_work_in_one_folder(self, tmp_path: Path) -> None:
+        class Nosy(Pretence):
+            def __call__(self, arguments: Sequence[str], log: Path, slot: int) -> int:
+                with pytest.raises(UserError, match="Another"):
+                    Queue(cells, tmp_path, Pretence()).run(console())
+                return super().__call__(arguments, log, slot)
+
+        cells = SPLIT.cells("tiny")[:1]
+        queue = Queue(cells, tmp_path, Nosy())
+        assert queue.run(console())
+        assert not queue.failures
+
     def test_an_interruption_stops_what_runs_and_begins_nothing_more(self, tmp_path: Path) -> None:
         class Slow(Pretence):
             def __call__(self, arguments: Sequence[str], log: Path, slot: int) -> int:
@@ -255,15 +282,6 @@ class TestStatic:
         assert static.deviation < 0.05
         assert all(len(layer.ep) == len(layer.id) == 21 for layer in static.layers)
 
-    def test_figures_and_numbers_are_written_and_read(self, static: Static, tmp_path: Path) -> None:
-        save_static(static, tmp_path)
-        assert read_static(tmp_path / "static.json") == static
-        for name in ("transients", "cosines"):
-            pixels = Image.open(tmp_path / f"{name}.png").convert("RGB")
-            assert len(pixels.resize((200, 100)).getcolors(20_000)) > 50
-            assert (tmp_path / f"{name}.svg").read_text().startswith("<?xml")
-        assert "| 6 | " in (tmp_path / "static.md").read_text()
-
     def test_layers_that_fall_short_are_named(self, static: Static) -> None:
         assert static.explanation() == []
         first, *rest = static.layers
@@ -278,10 +296,23 @@ class TestStatic:
         nothing = replace(static, layers=[*rest, replace(first, cosine=math.nan)])
         assert nothing.worst is nothing.layers[-1]
 
-    def test_the_command(self, tmp_path: Path) -> None:
+    def test_the_command_writes_figures_numbers_and_a_report(self, static: Static, tmp_path: Path) -> None:
         shown = call("reproduce", "static", "--scale", "tiny", "--output", tmp_path)
-        assert "smallest cosine" in shown
-        assert (tmp_path / "report.html").is_file()
+        assert f"{static.worst.cosine:.5f}" in shown
+        assert read_static(tmp_path / "static.json").layers == static.layers
+        for name in ("transients", "cosines"):
+            pixels = Image.open(tmp_path / f"{name}.png").convert("RGB")
+            assert len(pixels.resize((200, 100)).getcolors(20_000)) > 50
+            assert (tmp_path / f"{name}.svg").read_text().startswith("<?xml")
+        assert "| 6 | " in (tmp_path / "static.md").read_text()
+        assert "data:image/png" in (tmp_path / "report.html").read_text()
+
+    def test_a_damaged_file_is_named(self, tmp_path: Path) -> None:
+        path = tmp_path / "static.json"
+        for content in ("{", "{}", '{"layers": [{}]}'):
+            path.write_text(content)
+            with pytest.raises(UserError, match=r"static\.json"):
+                read_static(path)
 
 
 @pytest.fixture(scope="module")
@@ -340,6 +371,15 @@ class TestReport:
         folders = sorted(path for path in tiny.iterdir() if path.is_dir())  # the data's folder is among them
         call("report", *folders, "--output", tmp_path, "--sample", "3", "--images", "5", "--title", "Mine")
         assert json.loads((tmp_path / "report.json").read_text())["microscopes"][0]["sample"] == 3
+
+    def test_a_report_without_the_data(self, tiny: Path, tmp_path: Path) -> None:
+        run = tiny / "cifar10-l6-bs3-ep-seed0"
+        call("report", run, "--output", tmp_path, "--no-microscope")
+        assert json.loads((tmp_path / "report.json").read_text())["microscopes"] == []
+        cells = SPLIT.cells("tiny", rows=["cifar10-l6-bs3"])
+        shutil.copytree(tiny, tmp_path / "copy")
+        text = report_experiment(SPLIT, "tiny", cells, tmp_path / "copy", data=tmp_path)
+        assert "could not be put under the microscope" in text
 
     def test_blocks_under_the_microscope(self, tiny: Path) -> None:
         run = Run.open(tiny / "cifar10-l6-bs3-ep-seed0")
