@@ -250,7 +250,7 @@ class TestOutcomes:
         rows = rows_of([cell.run(tmp_path) for cell in cells])
         (line,) = accuracy_table(rows).rows
         assert line == (
-            "CIFAR-10, 12 layers in blocks of 2 (width 0.03125, 1 epochs)",
+            "CIFAR-10, 12 layers in blocks of 2 (width 0.03125, 1 epoch)",
             *("91.00 ± 1.00", "91.7 ± 0.2", "-0.7"),
             *("80.00 ± 0.00", "91.8 ± 0.1", "-11.8"),
             "+11.00",
@@ -353,8 +353,8 @@ class TestReport:
         charts = json.loads(re.search(r'id="charts">(.*?)</script>', html, re.DOTALL)[1])
         assert len(charts) == 3 + 5
         assert [trace["name"] for trace in charts[0]["traces"]] == [
-            "CIFAR-10, 6 layers in blocks of 3 (width 0.03125, 1 epochs), EP, seed 0",
-            "CIFAR-10, 6 layers in blocks of 3 (width 0.03125, 1 epochs), ID, seed 0",
+            "CIFAR-10, 6 layers in blocks of 3 (width 0.03125, 1 epoch), EP, seed 0",
+            "CIFAR-10, 6 layers in blocks of 3 (width 0.03125, 1 epoch), ID, seed 0",
         ]
         for expected in ("89.5 ± 0.2", "Energy microscope", "ffebm train ", "[relaxation]", "torch ", "not settled"):
             assert expected in html, expected

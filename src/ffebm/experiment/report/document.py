@@ -33,7 +33,7 @@ class Curve:
 
     name: str
     x: Sequence[float]
-    y: Sequence[float | None]
+    y: Sequence[float]  # what is not finite, or has no logarithm where one is taken, is left out
     colour: int = 0  # curves of the same number have the same colour
     dashed: bool = False
 

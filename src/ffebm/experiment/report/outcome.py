@@ -67,7 +67,8 @@ def recipe_label(settings: Settings, run: Run) -> str:
     """What was trained; with its size, where that is not the paper's."""
     name = settings.description or run.folder.name
     reduced = settings.paper is not None and settings.model.width != 1
-    return f"{name} (width {settings.model.width:g}, {settings.trainer.epochs} epochs)" if reduced else name
+    epochs = f"{settings.trainer.epochs} epoch{'s' if settings.trainer.epochs > 1 else ''}"
+    return f"{name} (width {settings.model.width:g}, {epochs})" if reduced else name
 
 
 def accuracy_table(

@@ -22,7 +22,7 @@
       return { ...trace, line: { ...trace.line, color: shade }, marker: { color: shade, size: 6 } };
     });
     const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true };
-    const narrow = place.clientWidth < 600;
+    const below = place.clientWidth < 600 || traces.some((trace) => trace.name.length > 20); // beside it, names take its width
     const layout = {
       font: { family: "system-ui, sans-serif", size: 12, color: ink },
       paper_bgcolor: "rgba(0,0,0,0)",
@@ -31,7 +31,7 @@
       hovermode: "closest",
       dragmode: touch ? false : "zoom", // a finger scrolls the page
       showlegend: traces.length > 1,
-      legend: narrow ? { orientation: "h", y: -0.25, font: { size: 10 } } : { font: { size: 11 } },
+      legend: below ? { orientation: "h", y: -0.2, yanchor: "top", font: { size: 10 } } : { font: { size: 11 } },
       xaxis: { ...axis, title: { text: chart.x } },
       yaxis: { ...axis, title: { text: chart.y }, type: chart.log ? "log" : "linear", exponentformat: "power" },
     };

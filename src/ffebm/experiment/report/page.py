@@ -72,7 +72,7 @@ def _plotted(chart: Chart) -> dict[str, Any]:
         {
             "name": curve.name,
             "x": list(curve.x),
-            "y": [value if value is not None and math.isfinite(value) else None for value in curve.y],
+            "y": [value if math.isfinite(value) and (value > 0 or not chart.log) else None for value in curve.y],
             "colour": curve.colour,
             **({"type": "bar"} if chart.bars else {"type": "scatter", "mode": _mode(curve.x)}),
             **({} if chart.bars else {"line": {"dash": "dot" if curve.dashed else "solid", "width": 2}}),

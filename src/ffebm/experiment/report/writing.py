@@ -142,7 +142,7 @@ def _microscope(seen: Microscope) -> list[Part]:
     )
     energy = Chart("Free phase: energy above its lowest", "sweep", "energy", [], log=True)
     residual = Chart("Free phase: largest change of any unit", "sweep", "residual", [], log=True)
-    nudged = Chart("Nudged phases: energy above that of the free equilibrium", "sweep", "energy", [], log=True)
+    nudged = Chart("Nudged phases: energy above that of the free equilibrium", "sweep", "energy", [])
     moved = Chart("Nudged phases: largest change of any unit", "sweep", "residual", [], log=True)
     settled = Chart("Sweeps until nothing moves by more than 0.001", "sweeps", "test images", [], bars=True)
     lines: list[tuple[str, ...]] = []
@@ -178,8 +178,7 @@ def _microscope(seen: Microscope) -> list[Part]:
 
 
 def _curve(name: str, values: Sequence[float], colour: int, *, begin: int = 0, dashed: bool = False) -> Curve:
-    """A logarithm has no zero: those values are left out."""
-    return Curve(name, list(range(begin, begin + len(values))), [v if v > 1e-9 else None for v in values], colour, dashed)
+    return Curve(name, list(range(begin, begin + len(values))), values, colour, dashed)
 
 
 def _origin(runs: Sequence[Run], static: Sequence[Static]) -> list[Part]:
