@@ -36,7 +36,8 @@ test-kill: install  ## kill a run 25 times at random moments, resume it every ti
 	$(BIN)/python benchmarks/kill_and_resume.py
 
 reproduce: install  ## the paper's figures and tables in the small, into results/ (hours; FFEBM_DATA names the data)
-	$(BIN)/ffebm reproduce static --output results/static
+	$(BIN)/ffebm reproduce static --output results/static && rm results/static/report.html
+	cp results/static/transients.png docs/images/static-transients.png && cp results/static/cosines.png docs/images/static-cosines.png
 	$(BIN)/ffebm reproduce split --scale small --output runs/split-small
 	$(BIN)/ffebm reproduce scaling --scale small --row cifar100-l12 --row cifar100-l15 --output runs/scaling-small
 	for table in split scaling; do mkdir -p results/$$table && cp runs/$$table-small/report.md runs/$$table-small/report.json results/$$table; done
