@@ -80,7 +80,7 @@ SCALES = {
         Scale(
             "small",
             "an eighth of the width, three epochs without crops and flips, batches of 32, a higher rate, calibrated sweeps, "
-            "and for six layers an initial variance between the printed and the released one, and β 0.05",
+            "and for six layers an initial variance between the printed and the released one, β 0.05, the dense layer whole",
             1,
             (
                 "model.width=0.125",
@@ -95,8 +95,16 @@ SCALES = {
                 "gradient.steps=6",
             ),
             # Between the printed variance, at which a block of six needs a hundred sweeps, and the released one, at which its
-            # last layers hardly move; and a rate at which they do not die.
-            {"l6": ("model.variance=2e-4", "model.norm_gain=1.0", "optimiser.learning_rate=3e-4", "gradient.beta=0.05")},
+            # last layers hardly move; a rate at which they do not die; and a dense layer that keeps its 256 units.
+            {
+                "l6": (
+                    "model.variance=2e-4",
+                    "model.norm_gain=1.0",
+                    "optimiser.learning_rate=1e-4",
+                    "model.dense=[2048]",
+                    "gradient.beta=0.05",
+                )
+            },
         ),
         Scale(
             "tiny",
