@@ -26,6 +26,8 @@ from ffebm import (
 )
 from ffebm.calibration import Tuning
 from ffebm.diagnostics import converged_gradients, cosines, gradients
+from ffebm.experiment.architectures import build_model
+from ffebm.experiment.preset import read_preset
 from nets import batch, make
 
 MOST = FixedPoint(60)
@@ -98,6 +100,31 @@ def test_contraction_is_that_of_a_linear_block(rate: float) -> None:
     found = calibrate(model, torch.randn(8, 4), torch.arange(8) % 3)
     assert found.contractions[0] == pytest.approx(rate, rel=0.02)
     assert found.tunings[0].omega == pytest.approx(1 + 1.3 * (2 / (1 + math.sqrt(1 - rate)) - 1), rel=0.01)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_no_error_gets_lost_in_a_long_block(name: str) -> None:
+    """One sweep moves an error by two layers. The error of weak layers is small, and yet all that the first ones learn from."""
+    torch.manual_seed(0)
+    energy = Hopfield([Dense(6, 6) for _ in range(3)], identity())
+    with torch.no_grad():
+        for edge in energy.edges:
+            edge.weight.mul_(0.05)
+    model = FFEBM([nn.Linear(4, 6)], [EnergyBlock(energy, MOST, ESTIMATORS[name])], nn.Linear(6, 3))
+    x, y = torch.randn(8, 4), torch.arange(8) % 3
+    found = calibrate(model, x, y, quality=0.9)
+    assert found.reached
+    assert all(g.any() for g in gradients(found.apply(model), x, y).values())
+
+
+def test_max_pooling_is_compared_with_the_equilibrium_that_its_sweeps_reach() -> None:
+    """Which one of many depends on how far sweeps go; the gradient at another would be asked for in vain."""
+    torch.manual_seed(0)
+    changes = ["model.width=0.0625", "model.variance=8.35e-5", "gradient.beta=0.005"]
+    model = build_model(read_preset("cifar10-l6-bs6", changes), (3, 32, 32), 10)
+    found = calibrate(model, torch.randn(8, 3, 32, 32), torch.arange(8))
+    assert found.reached
+    assert found.tunings[0].free < 20
 
 
 def test_too_few_sweeps_are_reported_not_exceeded() -> None:

@@ -132,6 +132,14 @@ def test_batch_norms_start_at_the_gain_that_is_asked_for() -> None:
     assert all((gain == 0.5).all() for gain in gains)
 
 
+def test_the_readout_starts_at_the_gain_that_is_asked_for() -> None:
+    torch.manual_seed(0)
+    plain = build_model(read_preset("digits"), (1, 8, 8), 10).readout
+    torch.manual_seed(0)
+    louder = build_model(read_preset("digits", ["model.readout_gain=4"]), (1, 8, 8), 10).readout
+    assert all(torch.equal(4 * p, q) for p, q in zip(plain.parameters(), louder.parameters(), strict=True))
+
+
 def test_settings_survive_being_saved(tmp_path: Path) -> None:
     for name in preset_names():
         settings = read_preset(

@@ -85,11 +85,12 @@ def calibrate(model: FFEBM, x: Tensor, y: Tensor, quality: float = 0.99) -> Cali
     most = [(_fixed_point(block.relax).steps, _sweeps_of(block.estimator)) for _, block in model.chain]
     visits = visit(model, x)
     courses = [_watch(visited, *sweeps) for visited, sweeps in zip(visits, most, strict=True)]
-    truth = _settled_gradients(model, x, y)
+    truth = _settled_gradients(model, x, y, [course.omega for course in courses])
 
     def measured(tunings: Sequence[Tuning]) -> float:
-        found = cosines(gradients(tune(model, tunings), x, y), truth).values()
-        return min((cosine for cosine in found if not math.isnan(cosine)), default=1.0)  # NaN where there is no gradient
+        found = cosines(gradients(tune(model, tunings), x, y), truth)
+        needed = (cosine for name, cosine in found.items() if truth[name].any())
+        return min((0.0 if math.isnan(cosine) else cosine for cosine in needed), default=1.0)  # NaN: nothing has arrived yet
 
     # Squares of errors add up, and each sweep divides them: the least work has ε² in proportion to the work of a sweep.
     work = [visited.block.energy.sweep_macs(tuple(visited.x.shape[1:])) or 1 for visited in visits]
@@ -165,11 +166,14 @@ def _contraction(block: EnergyBlock, x: Tensor, relax: FixedPoint) -> float:
     return min(ratios[-1], 0.95) if ratios else 0.0
 
 
-def _settled_gradients(model: FFEBM, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    """What gradients are compared with: the same estimators, with phases that last until they settle."""
+def _settled_gradients(model: FFEBM, x: Tensor, y: Tensor, omegas: Sequence[float]) -> dict[str, Tensor]:
+    """What gradients are compared with: the same estimators, with phases that last until they settle.
+
+    Over-relaxed as the ones to be judged: a block that pools inside has many equilibria, and ω decides which one is reached.
+    """
     model = deepcopy(model)
-    for _, block in model.chain:
-        block.relax = replace(SETTLED, order=_fixed_point(block.relax).order)
+    for (_, block), omega in zip(model.chain, omegas, strict=True):
+        block.relax = replace(SETTLED, order=_fixed_point(block.relax).order, omega=omega)
         block.estimator = _swept(block.estimator, _long(_sweeps_of(block.estimator)))
     return gradients(model, x, y)
 

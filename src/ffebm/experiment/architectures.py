@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+import torch
 from torch import nn
 
 from ffebm.activation import clamp, identity
@@ -50,6 +51,9 @@ def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: 
     for module in built.stages.modules():
         if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
             nn.init.constant_(module.weight, model.norm_gain)
+    with torch.no_grad():
+        for parameter in built.readout.parameters():
+            parameter.mul_(model.readout_gain)
     return built
 
 

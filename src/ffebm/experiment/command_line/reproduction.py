@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -67,87 +68,65 @@ def static(
     )
 
 
-@examples(
+def _table(name: str, words: str) -> Callable[..., None]:
+    """The command that re-makes a table of the paper."""
+
+    def command(
+        scale: ScaleOption = "paper",
+        seeds: SeedsOption = None,
+        row: RowsOption = None,
+        data: DataOption = None,
+        jobs: JobsOption = None,
+        devices: DevicesOption = None,
+        ray: RayOption = None,
+        printed: PrintOption = False,
+        output: OutputOption = None,
+    ) -> None:
+        from ffebm.experiment.reproduction.experiments import EXPERIMENTS, prepare_data
+
+        experiment, folder = EXPERIMENTS[name], output or Path("runs") / f"{name}-{scale}"
+        try:
+            cells = experiment.cells(scale, seeds, row or [])
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        data = prepare_data(scale, cells, folder, data)
+        if printed:
+            for cell in cells:
+                sys.stdout.write(cell.command(folder.absolute(), None if data is None else data.absolute()) + "\n")
+            return
+        with notes.status("Loading torch …"):
+            from ffebm.experiment.report.reproduced import report_experiment
+            from ffebm.experiment.reproduction import Queue
+
+        queue = Queue(cells, folder, _launcher(jobs, devices, ray), data)
+        whole = queue.run(notes)
+        text = report_experiment(
+            experiment, scale, cells, folder, data=data, failures=queue.failures, look_closer=whole, notes=notes
+        )
+        out.print(text, highlight=False, markup=False, soft_wrap=True)
+        out.print(f"Report: {folder / 'report.html'}", highlight=False, soft_wrap=True, markup=False)
+        if not whole:
+            notes.print("Interrupted; the same command goes on from here.", highlight=False)
+            raise typer.Exit(130)
+        if queue.failures:
+            raise UserError(f"{len(queue.failures)} of {len(cells)} runs failed; the same command tries them again.")
+
+    command.__name__, command.__doc__ = name, words
+    return command
+
+
+split = examples(
     "ffebm reproduce split --scale tiny                 # a path through everything, in minutes",
     "ffebm reproduce split --scale small --data ~/data  # about two hours on two cores",
     "ffebm reproduce split --data ~/data --devices 0,1,2,3",
     "ffebm reproduce split --print --data ~/data        # one command for each run",
-)
-def split(
-    scale: ScaleOption = "paper",
-    seeds: SeedsOption = None,
-    row: RowsOption = None,
-    data: DataOption = None,
-    jobs: JobsOption = None,
-    devices: DevicesOption = None,
-    ray: RayOption = None,
-    printed: PrintOption = False,
-    output: OutputOption = None,
-) -> None:
-    """Train the same layers in blocks of different sizes, by EP and by ID (Table 1)."""
-    _reproduce("split", scale, seeds, row, data, jobs, devices, ray, printed, output)
+)(_table("split", "Train the same layers in blocks of different sizes, by EP and by ID (Table 1)."))
 
-
-@examples(
+scaling = examples(
     "ffebm reproduce scaling --scale tiny               # a path through everything, in minutes",
     "ffebm reproduce scaling --scale small --row cifar100-l12 --row cifar100-l15 --data ~/data",
     "ffebm reproduce scaling --data /shared/data --ray auto --output /shared/scaling",
-)
-def scaling(
-    scale: ScaleOption = "paper",
-    seeds: SeedsOption = None,
-    row: RowsOption = None,
-    data: DataOption = None,
-    jobs: JobsOption = None,
-    devices: DevicesOption = None,
-    ray: RayOption = None,
-    printed: PrintOption = False,
-    output: OutputOption = None,
-) -> None:
-    """Train 12 and 15 layers on CIFAR-100 and ImageNet32, by EP and by ID (Table 2)."""
-    _reproduce("scaling", scale, seeds, row, data, jobs, devices, ray, printed, output)
-
-
-def _reproduce(
-    name: str,
-    scale: ScaleName,
-    seeds: int | None,
-    rows: list[str] | None,
-    data: Path | None,
-    jobs: int | None,
-    devices: str | None,
-    ray: str | None,
-    printed: bool,
-    output: Path | None,
-) -> None:
-    from ffebm.experiment.reproduction.experiments import EXPERIMENTS, prepare_data
-
-    experiment, folder = EXPERIMENTS[name], output or Path("runs") / f"{name}-{scale}"
-    try:
-        cells = experiment.cells(scale, seeds, rows or [])
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    data = prepare_data(scale, cells, folder, data)
-    if printed:
-        for cell in cells:
-            sys.stdout.write(cell.command(folder.absolute(), None if data is None else data.absolute()) + "\n")
-        return
-    with notes.status("Loading torch …"):
-        from ffebm.experiment.report.reproduced import report_experiment
-        from ffebm.experiment.reproduction import Queue
-
-    queue = Queue(cells, folder, _launcher(jobs, devices, ray), data)
-    whole = queue.run(notes)
-    text = report_experiment(
-        experiment, scale, cells, folder, data=data, failures=queue.failures, look_closer=whole, notes=notes
-    )
-    out.print(text, highlight=False, markup=False, soft_wrap=True)
-    out.print(f"Report: {folder / 'report.html'}", highlight=False, soft_wrap=True, markup=False)
-    if not whole:
-        notes.print("Interrupted; the same command goes on from here.", highlight=False)
-        raise typer.Exit(130)
-    if queue.failures:
-        raise UserError(f"{len(queue.failures)} of {len(cells)} runs failed; the same command tries them again.")
+)(_table("scaling", "Train 12 and 15 layers on CIFAR-100 and ImageNet32, by EP and by ID (Table 2)."))
 
 
 def _launcher(jobs: int | None, devices: str | None, ray: str | None) -> Launcher:
