@@ -23,7 +23,7 @@ from ffebm.experiment.preset import read_preset
 RESULT = Path(__file__).parent.parent / "results" / "held_pooling.md"
 NETS = {"cifar10-l6-bs6": "one block of 6", "cifar10-l6-bs3": "two blocks of 3"}
 VARIANCES = (8.35e-5, 2e-4)
-BETAS = (0.2, 0.05, 0.02)
+BETAS = (0.2, 0.05, 0.02, 0.005)
 SEEDS = range(5)
 SWEEPS = 30
 
