@@ -26,6 +26,7 @@ from ffebm.experiment.data.generated import write_generated
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.preset import read_preset
 from ffebm.experiment.report import look, write_report
+from ffebm.experiment.report.accuracy_figure import accuracy_figure
 from ffebm.experiment.report.outcome import Outcome, Row, accuracy_table, rows_of, spread
 from ffebm.experiment.report.reproduced import claims, report_experiment
 from ffebm.experiment.reproduction import EXPERIMENTS, SCALES, LocalProcesses, Queue, Stage
@@ -367,6 +368,24 @@ class TestReport:
         assert f"| {row['outcomes']['ep']['top1'][0]:.2f} | 89.5 ± 0.2 |" in text
         assert "2 of 2 runs are finished" in text
         assert numbers["failures"] == {"another": "Error: <b>gone</b>"}
+
+    def test_accuracies_are_drawn(self, tiny: Path) -> None:
+        rows = rows_of([Run.open(tiny / f"cifar10-l6-bs3-{kind}-seed0") for kind in ("ep", "id")])
+        here, paper = accuracy_figure(rows).axes
+        assert (tiny / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+        assert "<svg" in (tiny / "accuracy.svg").read_text()
+        drawn = {x for line in here.lines for x in line.get_xdata()}
+        assert {outcome.top1[0] for outcome in rows[0].outcomes.values()} <= drawn
+        assert {89.5, 89.2} <= {x for line in paper.lines for x in line.get_xdata()}
+
+    def test_a_report_gathers_what_other_commands_have_put_there(self, tiny: Path, tmp_path: Path) -> None:
+        shutil.copytree(tiny, tmp_path / "runs")
+        (tmp_path / "runs" / "cifar10-l6-bs3-ep-seedling").mkdir()
+        cells = SPLIT.cells("tiny", rows=["cifar10-l6-bs2"])
+        text = report_experiment(SPLIT, "tiny", cells, tmp_path / "runs", look_closer=False)
+        assert "2 of 4 runs are finished" in text
+        assert "blocks of 3" in text
+        assert SPLIT.present("small", tmp_path / "runs") == []  # other settings
 
     def test_a_report_of_any_runs(self, tiny: Path, tmp_path: Path) -> None:
         folders = sorted(path for path in tiny.iterdir() if path.is_dir())  # the data's folder is among them

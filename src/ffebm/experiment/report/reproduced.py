@@ -33,12 +33,14 @@ def report_experiment(
     look_closer: bool = True,
     notes: Console | None = None,
 ) -> str:
-    """Write the report of all runs that there are, finished or not; returns its results as Markdown.
+    """Write the report of all runs of a table that there are, finished or not; returns its results as Markdown.
 
     Args:
+        cells: the runs that were asked for; whatever else lies in the folder is reported, too.
         look_closer: put a finished run under the microscope, which takes a while.
     """
-    begun = [cell for cell in cells if cell.progress(folder).stage is not Stage.WAITING]
+    begun = experiment.present(scale, folder)
+    cells = [*begun, *(cell for cell in cells if cell not in begun)]
     runs = [cell.run(folder) for cell in begun]
     finished = [cell.run(folder) for cell in begun if cell.progress(folder).stage is Stage.FINISHED]
     rows = rows_of(runs)

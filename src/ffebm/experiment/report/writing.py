@@ -8,12 +8,14 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
 from ffebm.experiment.files import write_atomically, write_json
+from ffebm.experiment.report.accuracy_figure import accuracy_figure
 from ffebm.experiment.report.document import Chart, Curve, Document, Listing, Part, Picture, Section, Table, Text
 from ffebm.experiment.report.microscope import Microscope
 from ffebm.experiment.report.outcome import GRADIENTS, Row, recipe_label, rows_of, tables
@@ -35,7 +37,7 @@ def write_report(
     microscopes: Sequence[Microscope] = (),
     failures: Mapping[str, str] | None = None,
 ) -> Document:
-    """Write report.html, report.md and report.json into a folder.
+    """Write report.html, report.md and report.json into a folder, and where runs are finished, accuracy.png and .svg.
 
     Args:
         words: paragraphs to begin with.
@@ -46,6 +48,10 @@ def write_report(
     write_atomically(folder / "report.md", document.markdown().encode())
     write_json(folder / "report.json", document.numbers)
     write_atomically(folder / "report.html", page(document).encode())
+    rows = rows_of(runs)
+    if _finished(rows):
+        for kind in ("png", "svg"):
+            write_atomically(folder / f"accuracy.{kind}", partial(accuracy_figure(rows).savefig, format=kind))
     return document
 
 
@@ -62,6 +68,8 @@ def compose(
     sections: list[Section] = []
     opening: list[Part] = [Text(text) for text in words]
     opening += tables(rows, published) if rows else []
+    if _finished(rows):
+        opening.append(Picture("Top-1 accuracy: the mean over seeds, and each of them", _png(accuracy_figure(rows))))
     opening += [Text(text) for text in _missing(rows, failures)]
     if opening:
         sections.append(Section("Results", opening))
@@ -79,6 +87,10 @@ def compose(
         "microscopes": [asdict(microscope) for microscope in microscopes],
     }
     return Document(title, sections, numbers)
+
+
+def _finished(rows: Sequence[Row]) -> bool:
+    return any(outcome.top1 for row in rows for outcome in row.outcomes.values())
 
 
 def _numbers(row: Row) -> dict[str, Any]:

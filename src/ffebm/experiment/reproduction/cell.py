@@ -84,10 +84,15 @@ class Cell:
             return Progress(Stage.FINISHED, 1.0, *seen)
         return Progress(Stage.BEGUN, _share(run), *seen)
 
+    def was_begun(self, folder: Path) -> bool:
+        """Whether there is such a run, with these very settings."""
+        run = self.run(folder)
+        return run.settings_file.is_file() and run.settings().recipe == self.settings.recipe
+
     def check(self, folder: Path) -> None:
         """Refuse a run that was begun with other settings: it would stand in the table for what it is not."""
         run = self.run(folder)
-        if run.settings_file.is_file() and run.settings().recipe != self.settings.recipe:
+        if run.settings_file.is_file() and not self.was_begun(folder):
             raise RunError(
                 f"{run.folder} was begun with other settings than `{shlex.join(self.overrides)}` for {self.preset}. "
                 "Name another folder by --output, or remove that run."

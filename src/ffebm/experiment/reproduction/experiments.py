@@ -35,6 +35,13 @@ class Experiment:
         count = SCALES[scale].seeds if seeds is None else seeds
         return [Cell(row, kind, seed, SCALES[scale].changes(row)) for seed in range(count) for row in chosen for kind in KINDS]
 
+    def present(self, scale: str, folder: Path) -> list[Cell]:
+        """All runs of this table and scale that lie in a folder, row by row, whoever put them there."""
+        seeds = {path.name.rpartition("-seed")[2] for path in folder.glob("*-seed*/")}
+        numbers = sorted(int(seed) for seed in seeds if seed.isdecimal())
+        cells = [Cell(row, kind, seed, SCALES[scale].changes(row)) for row in self.rows for seed in numbers for kind in KINDS]
+        return [cell for cell in cells if cell.was_begun(folder)]
+
 
 SPLIT = Experiment(
     "split",
