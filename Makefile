@@ -36,11 +36,19 @@ test-kill: install  ## kill a run 25 times at random moments, resume it every ti
 	$(BIN)/python benchmarks/kill_and_resume.py
 
 reproduce: install  ## the paper's figures and tables in the small, into results/ (hours; FFEBM_DATA names the data)
-	$(BIN)/ffebm reproduce static --output results/static && rm results/static/report.html
-	cp results/static/transients.png docs/images/static-transients.png && cp results/static/cosines.png docs/images/static-cosines.png
+	$(BIN)/ffebm reproduce static --output results/reproduce/static
 	$(BIN)/ffebm reproduce split --scale small --output runs/split-small
+	$(BIN)/ffebm reproduce static --run runs/split-small/cifar10-l12-bs2-ep-seed0 --output results/reproduce/static-trained
 	$(BIN)/ffebm reproduce scaling --scale small --row cifar100-l12 --row cifar100-l15 --output runs/scaling-small
-	for table in split scaling; do mkdir -p results/$$table && cp runs/$$table-small/report.md runs/$$table-small/report.json results/$$table; done
+	for table in split scaling; do \
+	    mkdir -p results/reproduce/$$table && \
+	    cp runs/$$table-small/report.md runs/$$table-small/report.json runs/$$table-small/accuracy.* results/reproduce/$$table && \
+	    cp runs/$$table-small/accuracy.png docs/images/$$table-accuracy.png; done
+	cp results/reproduce/static/transients.png docs/images/static-transients.png
+	cp results/reproduce/static/cosines.png docs/images/static-cosines.png
+	cp results/reproduce/static-trained/cosines.png docs/images/static-trained-cosines.png
+	rm -f results/reproduce/*/report.html  # Plotly's source and all figures: megabytes
+	$(BIN)/python benchmarks/split_without_feedback.py
 
 cifar10: install  ## a small net on real CIFAR-10 by EP and by ID, into results/ (over an hour; FFEBM_DATA names the data)
 	$(BIN)/python benchmarks/cifar10_small.py

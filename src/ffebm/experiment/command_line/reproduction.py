@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ScaleName = Literal["paper", "small", "tiny"]
 ScaleOption = Annotated[
     ScaleName,
-    typer.Option(help="paper: the full recipe. small: for two cores and an evening (CIFAR). tiny: minutes, generated images."),
+    typer.Option(help="paper: the full recipe. small: for two cores and an hour (CIFAR). tiny: minutes, generated images."),
 ]
 SeedsOption = Annotated[int | None, typer.Option(min=1, help="Runs of each kind; the scale's own number by default.")]
 RowsOption = Annotated[list[str] | None, typer.Option("--row", metavar="PRESET", help="Only this row; may be repeated.")]
@@ -117,7 +117,7 @@ def _table(name: str, words: str) -> Callable[..., None]:
 
 split = examples(
     "ffebm reproduce split --scale tiny                 # a path through everything, in minutes",
-    "ffebm reproduce split --scale small --data ~/data  # about two hours on two cores",
+    "ffebm reproduce split --scale small --data ~/data  # about an hour on two cores",
     "ffebm reproduce split --data ~/data --devices 0,1,2,3",
     "ffebm reproduce split --print --data ~/data        # one command for each run",
 )(_table("split", "Train the same layers in blocks of different sizes, by EP and by ID (Table 1)."))

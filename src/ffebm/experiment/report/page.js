@@ -22,16 +22,21 @@
       return { ...trace, line: { ...trace.line, color: shade }, marker: { color: shade, size: 6 } };
     });
     const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true };
-    const below = place.clientWidth < 600 || traces.some((trace) => trace.name.length > 20); // beside it, names take its width
+    const longest = Math.max(...traces.map((trace) => trace.name.length));
+    const below = place.clientWidth < 600 || longest > 20; // beside it, names take its width
+    const columns = Math.max(1, Math.floor(place.clientWidth / (5.5 * longest + 60)));
+    const legend = below && traces.length > 1 ? 17 * Math.ceil(traces.length / columns) : 0;
+    const [plot, axisTitle] = [270, 50]; // pixels: what is below the plot must not take from its height
     const layout = {
       font: { family: "system-ui, sans-serif", size: 12, color: ink },
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
-      margin: { l: 50, r: 12, t: 10, b: 40 },
+      height: 10 + plot + axisTitle + legend,
+      margin: { l: 50, r: 12, t: 10, b: axisTitle + legend },
       hovermode: "closest",
       dragmode: touch ? false : "zoom", // a finger scrolls the page
       showlegend: traces.length > 1,
-      legend: below ? { orientation: "h", y: -0.2, yanchor: "top", font: { size: 10 } } : { font: { size: 11 } },
+      legend: below ? { orientation: "h", y: -axisTitle / plot, yanchor: "top", font: { size: 10 } } : { font: { size: 11 } },
       xaxis: { ...axis, title: { text: chart.x } },
       yaxis: { ...axis, title: { text: chart.y }, type: chart.log ? "log" : "linear", exponentformat: "power" },
     };

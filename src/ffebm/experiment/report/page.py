@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 from functools import cache
 from html import escape
 from importlib import resources
@@ -51,7 +52,12 @@ def _part(part: Part, charts: list[dict[str, Any]]) -> str:
         )
     if isinstance(part, Listing):
         return f"<details><summary>{escape(part.title)}</summary><pre>{escape(part.text)}</pre></details>"
-    return f"<p>{escape(part.words)}</p>"
+    return f"<p>{_inline(part.words)}</p>"
+
+
+def _inline(words: str) -> str:
+    """Commands stand between backticks."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(words))
 
 
 def _table(table: Table) -> str:
