@@ -206,7 +206,7 @@ class TestQueue:
         assert not queue.failures
 
     def test_time_left_follows_from_finished_epochs(self, tmp_path: Path) -> None:
-        one, two, three = SPLIT.cells("small")[:3]
+        one, two, three = SPLIT.cells("paper")[:3]
         epochs = one.settings.trainer.epochs
         for cell, done in ((one, epochs), (two, 1)):
             cell.settings.save(cell.run(tmp_path).settings_file)
