@@ -40,10 +40,15 @@ reproduce: install  ## the paper's figures and tables in the small, into results
 	$(BIN)/ffebm reproduce split --scale small --output runs/split-small
 	$(BIN)/ffebm reproduce static --run runs/split-small/cifar10-l12-bs2-ep-seed0 --output results/reproduce/static-trained
 	$(BIN)/ffebm reproduce scaling --scale small --row cifar100-l12 --row cifar100-l15 --output runs/scaling-small
-	for table in split scaling; do \
-	    mkdir -p results/reproduce/$$table && \
-	    cp runs/$$table-small/report.md runs/$$table-small/report.json runs/$$table-small/accuracy.* results/reproduce/$$table && \
-	    cp runs/$$table-small/accuracy.png docs/images/$$table-accuracy.png; done
+	$(BIN)/ffebm reproduce scaling --scale tiny --row imagenet32-l12 --row imagenet32-l15 --output runs/imagenet32-path
+	mkdir -p results/reproduce/split results/reproduce/scaling results/reproduce/imagenet32-path
+	cp runs/split-small/report.* runs/split-small/accuracy.* results/reproduce/split
+	cp runs/scaling-small/report.* runs/scaling-small/accuracy.* results/reproduce/scaling
+	cp runs/imagenet32-path/report.* results/reproduce/imagenet32-path
+	for table in split scaling imagenet32-path; do \
+	    awk '/^## / { on = $$2 == "Results"; next } on' results/reproduce/$$table/report.md > results/reproduce/$$table/results.md; done
+	cp results/reproduce/split/accuracy.png docs/images/split-accuracy.png
+	cp results/reproduce/scaling/accuracy.png docs/images/scaling-accuracy.png
 	cp results/reproduce/static/transients.png docs/images/static-transients.png
 	cp results/reproduce/static/cosines.png docs/images/static-cosines.png
 	cp results/reproduce/static-trained/cosines.png docs/images/static-trained-cosines.png
