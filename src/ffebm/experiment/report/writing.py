@@ -50,8 +50,9 @@ def write_report(
     write_atomically(folder / "report.html", page(document).encode())
     rows = rows_of(runs)
     if _finished(rows):
+        figure = accuracy_figure(rows)
         for kind in ("png", "svg"):
-            write_atomically(folder / f"accuracy.{kind}", partial(accuracy_figure(rows).savefig, format=kind))
+            write_atomically(folder / f"accuracy.{kind}", partial(figure.savefig, format=kind))
     return document
 
 

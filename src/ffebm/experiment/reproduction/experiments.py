@@ -74,6 +74,16 @@ class Scale:
         return (*self.common, *(change for depth, more in self.of_depth.items() if f"-{depth}" in row for change in more))
 
 
+# An untrained block hands on only a small part of its signal with every layer. A net that reads so little first learns to
+# amplify, and so ends up with blocks that hardly settle and units that are all or nothing: hence readouts that amplify. And
+# where gradients are as small, Adam's L2 penalty is all there is: weights would shrink to nothing.
+DEEP_AND_SMALL = (
+    "model.slope=0.5",
+    "model.readout_gain=5",
+    "optimiser.learning_rate=2.8e-4",
+    "optimiser.weight_decay=0",
+)
+
 SCALES = {
     scale.name: scale
     for scale in (
@@ -102,23 +112,16 @@ SCALES = {
                 "gradient.quality=0.95",
                 "gradient.beta=0.005",
             ),
-            # An untrained block hands on a tenth of its signal with every layer. A net that reads so little first learns to
-            # amplify, and so ends up with blocks that hardly settle and units that are all or nothing: hence a readout that
-            # amplifies. And where gradients are as small, Adam's L2 penalty is all there is: weights would shrink to nothing.
             {
                 "l6": (
                     "model.variance=8.35e-5",
                     "model.norm_gain=0.5",
-                    "model.dense=[2048]",  # 256 units: 32 die
+                    "model.dense=[2048]",  # 256 units at this width; an eighth of the paper's 256 would die
                     "model.readout_gain=20",
                     "optimiser.learning_rate=2e-4",
                 ),
-                "l1": (  # 12 and 15
-                    "model.slope=0.5",
-                    "model.readout_gain=5",
-                    "optimiser.learning_rate=2.8e-4",
-                    "optimiser.weight_decay=0",
-                ),
+                "l12": DEEP_AND_SMALL,
+                "l15": DEEP_AND_SMALL,
             },
         ),
         Scale(
