@@ -52,6 +52,9 @@ def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: 
         if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
             nn.init.constant_(module.weight, model.norm_gain)
     with torch.no_grad():
+        for name, parameter in built.blocks.named_parameters():
+            if name.endswith("bias"):
+                parameter.mul_(model.bias_gain)
         for parameter in built.readout.parameters():
             parameter.mul_(model.readout_gain)
     return built

@@ -80,6 +80,9 @@ class Model(Section):
         gt=0,
         description="initial weight of batch-norms: 0.5 keeps two standard deviations below slope 1's ceiling",
     )
+    bias_gain: float = Field(
+        default=1.0, ge=0, description="multiplies torch's initial biases in blocks: 0 where they would drown faint states"
+    )
     readout_gain: float = Field(
         default=1.0, gt=0, description="multiplies torch's initial readout: more for faint outputs of large blocks"
     )
