@@ -97,8 +97,9 @@ SCALES = {
         Scale(
             "small",
             "an eighth of the width, two epochs without crops and flips, batches of 32, a higher rate, β 0.005, calibrated "
-            "sweeps; a larger readout and no biases at first; 12 and 15 layers: no weight decay; 6 layers: an initial "
-            "variance between the printed and the released one, half the initial gain of batch-norm, the dense layer whole",
+            "sweeps; a larger readout and no biases at first; 12 and 15 layers: no weight decay; 15 layers: ten times the "
+            "initial variance; 6 layers: one between the printed and the released, half the initial gain of batch-norm, the "
+            "dense layer whole",
             1,
             (
                 "model.width=0.125",
@@ -122,7 +123,7 @@ SCALES = {
                     "optimiser.learning_rate=5e-4",
                 ),
                 "l12": DEEP_AND_SMALL,
-                "l15": DEEP_AND_SMALL,
+                "l15": (*DEEP_AND_SMALL, "model.variance=1e-4"),
             },
         ),
         Scale(
