@@ -150,9 +150,13 @@ def test_synchronous_sweeps_are_not_over_relaxed() -> None:
     assert all(tuning.omega == 1 for tuning in calibrate(model, *batch(model, 12)).tunings)
 
 
-def test_a_block_without_interactions_needs_one_sweep() -> None:
+def test_a_block_without_interactions_needs_one_sweep_and_another_to_show_it() -> None:
     model = make("dense", 1, ESTIMATORS["ep"], relax=MOST).float()
-    assert set(calibrate(model, *batch(model, 12)).tunings) == {Tuning(1, 1, 1.0)}
+    x, y = batch(model, 12)
+    found = calibrate(model, x, y)
+    assert set(found.tunings) == {Tuning(2, 1, 1.0)}
+    found.apply(model)(x)
+    assert all(block.residual.max() == 0 for _, block in model.chain)
 
 
 def test_bad_requests_are_refused() -> None:

@@ -119,7 +119,8 @@ class _Course:
     nudged: list[float]
 
     def tuning(self, error: float) -> Tuning:
-        return Tuning(_first_below(self.free, error / SENSITIVE), _first_below(self.nudged, error), self.omega)
+        free = 1 + _first_below(self.free[1:], error / SENSITIVE)  # what a first sweep moved says nothing of what is left
+        return Tuning(free, _first_below(self.nudged, error), self.omega)
 
 
 @torch.no_grad()
