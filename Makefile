@@ -53,7 +53,7 @@ reproduce: install  ## the paper's figures and tables in the small, into results
 	cp results/reproduce/static/cosines.png docs/images/static-cosines.png
 	cp results/reproduce/static-trained/cosines.png docs/images/static-trained-cosines.png
 	rm -f results/reproduce/*/report.html  # Plotly's source and all figures: megabytes
-	$(BIN)/python benchmarks/split_without_feedback.py
+	$(BIN)/python benchmarks/large_blocks.py
 
 cifar10: install  ## a small net on real CIFAR-10 by EP and by ID, into results/ (over an hour; FFEBM_DATA names the data)
 	$(BIN)/python benchmarks/cifar10_small.py

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from ffebm import BackpropThroughTime, EquilibriumPropagation, FixedPoint, RecurrentBackprop, Unrolled
 from ffebm.experiment.architectures import build_estimator, build_model
@@ -138,6 +138,17 @@ def test_the_readout_starts_at_the_gain_that_is_asked_for() -> None:
     torch.manual_seed(0)
     louder = build_model(read_preset("digits", ["model.readout_gain=4"]), (1, 8, 8), 10).readout
     assert all(torch.equal(4 * p, q) for p, q in zip(plain.parameters(), louder.parameters(), strict=True))
+
+
+def test_biases_in_blocks_start_at_the_gain_that_is_asked_for() -> None:
+    def parameters(gain: float) -> dict[str, Tensor]:
+        torch.manual_seed(0)
+        return dict(build_model(read_preset("digits", [f"model.bias_gain={gain}"]), (1, 8, 8), 10).named_parameters())
+
+    plain, faint = parameters(1.0), parameters(0.25)
+    biases = {name for name in plain if name.startswith("blocks") and name.endswith("bias")}
+    assert biases
+    assert all(torch.equal(faint[name], (0.25 if name in biases else 1) * plain[name]) for name in plain)
 
 
 def test_settings_survive_being_saved(tmp_path: Path) -> None:
