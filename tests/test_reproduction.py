@@ -117,6 +117,24 @@ class TestCells:
         with pytest.raises(ValueError, match="cifar10-l6-bs3"):
             SPLIT.cells("tiny", rows=["cifar10-l7"])
 
+    def test_settings_can_be_changed_in_every_run(self, tmp_path: Path) -> None:
+        shown = call("reproduce", "split", "trainer.epochs=3", "--scale", "tiny", "--print", "--output", tmp_path)
+        assert shown.count(" trainer.epochs=3 ") == 12
+        cells = SPLIT.cells("tiny", overrides=["trainer.epochs=3"])
+        assert {cell.settings.trainer.epochs for cell in cells} == {3}
+        cells[0].settings.save(cells[0].run(tmp_path).settings_file)
+        assert SPLIT.present("tiny", tmp_path) == []
+        assert SPLIT.present("tiny", tmp_path, ["trainer.epochs=3"]) == cells[:1]
+        assert "Besides: trainer.epochs=3." in report_experiment(SPLIT, "tiny", [], tmp_path, overrides=["trainer.epochs=3"])
+
+    @pytest.mark.parametrize(
+        ("override", "words"),
+        [("seed=3", "--seeds"), ("gradient.kind=bptt", "EP and ID"), ("data.root=/d", "--data"), ("trainer.epoch=3", "epochs")],
+    )
+    def test_settings_that_a_table_cannot_have_are_refused(self, override: str, words: str, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match=words):
+            call("reproduce", "split", override, "--scale", "tiny", "--print", "--output", tmp_path)
+
     def test_commands_are_printed_for_any_scheduler(self, tmp_path: Path) -> None:
         shown = call("reproduce", "split", "--scale", "tiny", "--print", "--output", tmp_path / "a b", "--data", "/d")
         lines = shown.splitlines()

@@ -22,6 +22,9 @@ ScaleOption = Annotated[
     ScaleName,
     typer.Option(help="paper: the full recipe. small: for two cores and an hour (CIFAR). tiny: minutes, generated images."),
 ]
+OverridesArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings of every run besides the scale's own.")
+]
 SeedsOption = Annotated[int | None, typer.Option(min=1, help="Runs of each kind; the scale's own number by default.")]
 RowsOption = Annotated[list[str] | None, typer.Option("--row", metavar="PRESET", help="Only this row; may be repeated.")]
 JobsOption = Annotated[int | None, typer.Option(min=1, help="Runs at once; by default one a device, or one a core.")]
@@ -72,6 +75,7 @@ def _table(name: str, words: str) -> Callable[..., None]:
     """The command that re-makes a table of the paper."""
 
     def command(
+        overrides: OverridesArgument = None,
         scale: ScaleOption = "paper",
         seeds: SeedsOption = None,
         row: RowsOption = None,
@@ -86,9 +90,11 @@ def _table(name: str, words: str) -> Callable[..., None]:
 
         experiment, folder = EXPERIMENTS[name], output or Path("runs") / f"{name}-{scale}"
         try:
-            cells = experiment.cells(scale, seeds, row or [])
+            cells = experiment.cells(scale, seeds, row or [], given := _checked(overrides or []))
         except ValueError as error:
             raise UserError(str(error)) from None
+        for cell in cells:
+            cell.check(folder)  # before anything is begun
         data = prepare_data(scale, cells, folder, data)
         if printed:
             for cell in cells:
@@ -101,7 +107,15 @@ def _table(name: str, words: str) -> Callable[..., None]:
         queue = Queue(cells, folder, _launcher(jobs, devices, ray), data)
         whole = queue.run(notes)
         text = report_experiment(
-            experiment, scale, cells, folder, data=data, failures=queue.failures, look_closer=whole, notes=notes
+            experiment,
+            scale,
+            cells,
+            folder,
+            overrides=given,
+            data=data,
+            failures=queue.failures,
+            look_closer=whole,
+            notes=notes,
         )
         out.print(text, highlight=False, markup=False, soft_wrap=True)
         out.print(f"Report: {folder / 'report.html'}", highlight=False, soft_wrap=True, markup=False)
@@ -118,6 +132,7 @@ def _table(name: str, words: str) -> Callable[..., None]:
 split = examples(
     "ffebm reproduce split --scale tiny                 # a path through everything, in minutes",
     "ffebm reproduce split --scale small --data ~/data  # about an hour on two cores",
+    "ffebm reproduce split --scale small --data ~/data trainer.epochs=5 --output runs/longer",
     "ffebm reproduce split --data ~/data --devices 0,1,2,3",
     "ffebm reproduce split --print --data ~/data        # one command for each run",
 )(_table("split", "Train the same layers in blocks of different sizes, by EP and by ID (Table 1)."))
@@ -127,6 +142,20 @@ scaling = examples(
     "ffebm reproduce scaling --scale small --row cifar100-l12 --row cifar100-l15 --data ~/data",
     "ffebm reproduce scaling --data /shared/data --ray auto --output /shared/scaling",
 )(_table("scaling", "Train 12 and 15 layers on CIFAR-100 and ImageNet32, by EP and by ID (Table 2)."))
+
+
+def _checked(overrides: list[str]) -> list[str]:
+    """Settings that may be the same in every run."""
+    instead = {
+        "seed": "--seeds says how many",
+        "gradient.kind": "EP and ID are the table's columns",
+        "data.root": "give --data",
+    }
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        if key in instead:
+            raise UserError(f"`{override}` cannot be set for a whole table: {instead[key]}.")
+    return overrides
 
 
 def _launcher(jobs: int | None, devices: str | None, ray: str | None) -> Launcher:

@@ -28,6 +28,7 @@ def report_experiment(
     cells: Sequence[Cell],
     folder: Path,
     *,
+    overrides: Sequence[str] = (),
     data: Path | None = None,
     failures: Mapping[str, str] | None = None,
     look_closer: bool = True,
@@ -37,14 +38,16 @@ def report_experiment(
 
     Args:
         cells: the runs that were asked for; whatever else lies in the folder is reported, too.
+        overrides: settings that they have besides the scale's own.
         look_closer: put a finished run under the microscope, which takes a while.
     """
-    begun = experiment.present(scale, folder)
+    begun = experiment.present(scale, folder, overrides)
     cells = [*begun, *(cell for cell in cells if cell not in begun)]
     runs = [cell.run(folder) for cell in begun]
     finished = [cell.run(folder) for cell in begun if cell.progress(folder).stage is Stage.FINISHED]
     rows = rows_of(runs)
-    words = [f"Scale {scale}: {SCALES[scale].words}. {len(finished)} of {len(cells)} runs are finished."]
+    besides = f" Besides: {', '.join(overrides)}." if overrides else ""
+    words = [f"Scale {scale}: {SCALES[scale].words}.{besides} {len(finished)} of {len(cells)} runs are finished."]
     if scale == "tiny":
         words.append("Images are generated, in the official layouts: these numbers say that the path works, and no more.")
     else:

@@ -90,9 +90,9 @@ class Cell:
         return run.settings_file.is_file() and run.settings().recipe == self.settings.recipe
 
     def check(self, folder: Path) -> None:
-        """Refuse a run that was begun with other settings: it would stand in the table for what it is not."""
-        run = self.run(folder)
-        if run.settings_file.is_file() and not self.was_begun(folder):
+        """Refuse settings that cannot be, and a run begun with others: it would stand in the table for what it is not."""
+        wanted, run = self.settings.recipe, self.run(folder)
+        if run.settings_file.is_file() and run.settings().recipe != wanted:
             raise RunError(
                 f"{run.folder} was begun with other settings than `{shlex.join(self.overrides)}` for {self.preset}. "
                 "Name another folder by --output, or remove that run."

@@ -22,25 +22,32 @@ class Experiment:
     rows: tuple[str, ...]
     published: tuple[Published, ...] = ()
 
-    def cells(self, scale: str, seeds: int | None = None, rows: Sequence[str] = ()) -> list[Cell]:
+    def cells(
+        self, scale: str, seeds: int | None = None, rows: Sequence[str] = (), overrides: Sequence[str] = ()
+    ) -> list[Cell]:
         """All runs, seed by seed, so that an early end leaves whole tables of fewer seeds.
 
         Args:
             seeds: how many of each; the scale's own number by default.
             rows: presets to keep; all by default.
+            overrides: settings besides the scale's own, as for `ffebm train`.
         """
         for row in rows:
             check_choice("row", row, self.rows)
         chosen = [row for row in self.rows if not rows or row in rows]
         count = SCALES[scale].seeds if seeds is None else seeds
-        return [Cell(row, kind, seed, SCALES[scale].changes(row)) for seed in range(count) for row in chosen for kind in KINDS]
+        return [self._cell(scale, row, kind, seed, overrides) for seed in range(count) for row in chosen for kind in KINDS]
 
-    def present(self, scale: str, folder: Path) -> list[Cell]:
+    def present(self, scale: str, folder: Path, overrides: Sequence[str] = ()) -> list[Cell]:
         """All runs of this table and scale that lie in a folder, row by row, whoever put them there."""
         seeds = {path.name.rpartition("-seed")[2] for path in folder.glob("*-seed*/")}
         numbers = sorted(int(seed) for seed in seeds if seed.isdecimal())
-        cells = [Cell(row, kind, seed, SCALES[scale].changes(row)) for row in self.rows for seed in numbers for kind in KINDS]
+        cells = [self._cell(scale, row, kind, seed, overrides) for row in self.rows for seed in numbers for kind in KINDS]
         return [cell for cell in cells if cell.was_begun(folder)]
+
+    @staticmethod
+    def _cell(scale: str, row: str, kind: str, seed: int, overrides: Sequence[str]) -> Cell:
+        return Cell(row, kind, seed, (*SCALES[scale].changes(row), *overrides))
 
 
 SPLIT = Experiment(
