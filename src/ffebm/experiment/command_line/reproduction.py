@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ScaleName = Literal["paper", "small", "tiny"]
 ScaleOption = Annotated[
     ScaleName,
-    typer.Option(help="paper: the full recipe. small: for two cores and an hour (CIFAR). tiny: minutes, generated images."),
+    typer.Option(help="paper: the full recipe. small: for two cores and two hours (CIFAR). tiny: minutes, generated images."),
 ]
 OverridesArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings of every run besides the scale's own.")
@@ -131,7 +131,7 @@ def _table(name: str, words: str) -> Callable[..., None]:
 
 split = examples(
     "ffebm reproduce split --scale tiny                 # a path through everything, in minutes",
-    "ffebm reproduce split --scale small --data ~/data  # about an hour on two cores",
+    "ffebm reproduce split --scale small --data ~/data  # under two hours on two cores",
     "ffebm reproduce split --scale small --data ~/data trainer.epochs=5 --output runs/longer",
     "ffebm reproduce split --data ~/data --devices 0,1,2,3",
     "ffebm reproduce split --print --data ~/data        # one command for each run",
