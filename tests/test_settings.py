@@ -125,11 +125,11 @@ def test_the_papers_plain_sweeps_are_one_setting_away() -> None:
     assert block.estimator == EquilibriumPropagation(FixedPoint(5, order="output-first"), beta=0.2)
 
 
-def test_batch_norms_start_at_the_gain_that_is_asked_for() -> None:
-    model = build_model(read_preset("digits", ["model.norm_gain=0.5"]), (1, 8, 8), 10)
-    gains = [module.weight for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
-    assert len(gains) == 2
-    assert all((gain == 0.5).all() for gain in gains)
+def test_batch_norms_have_the_gain_and_the_epsilon_that_are_asked_for() -> None:
+    model = build_model(read_preset("digits", ["model.norm_gain=0.5", "model.norm_eps=1e-9"]), (1, 8, 8), 10)
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    assert len(norms) == 2
+    assert all((norm.weight == 0.5).all() and norm.eps == 1e-9 for norm in norms)
 
 
 def test_the_readout_starts_at_the_gain_that_is_asked_for() -> None:

@@ -29,7 +29,7 @@ from ffebm.experiment.run import Run, RunError, read_checkpoint
 from ffebm.experiment.settings import Settings, SettingsError, settings_from
 from ffebm.experiment.training import HealthError, Learner, Stopped, calibrating, fitting, resume, train
 from ffebm.experiment.training import checkpoints as checkpoints_module
-from ffebm.experiment.training.health import Health, frozen, unsettled, without_error
+from ffebm.experiment.training.health import Health, drowned, frozen, unsettled, without_error
 
 # A net that trains in a second: what is tested here does not depend on its size.
 SMALL = {
@@ -439,7 +439,8 @@ def model_and_images(*overrides: str) -> tuple[Learner, torch.Tensor, torch.Tens
 def test_healthy_blocks_are_not_reported() -> None:
     learner, x, y = model_and_images()
     learner.model(x, y).losses.mean().backward()
-    assert without_error(learner.model) == unsettled(learner.model) == frozen(learner.model, x) == []
+    found = without_error(learner.model), unsettled(learner.model), drowned(learner.model), frozen(learner.model, x)
+    assert found == ([], [], [], [])
 
 
 def test_saturated_blocks_are_named() -> None:
@@ -463,6 +464,18 @@ def test_unsettled_blocks_are_named() -> None:
         learner.model.chain[0][1].energy.get_parameter("interactions.0.weight").mul_(20)
     learner.model(x)
     assert unsettled(learner.model)[0].block == "block 1 of 2"
+
+
+@pytest.mark.parametrize(("eps", "named"), [("1e-5", ["block 2 of 2"]), ("1e-14", [])])
+def test_blocks_whose_batch_norm_does_not_normalise_are_named(eps: str, named: list[str]) -> None:
+    learner, x, _ = model_and_images(f"model.norm_eps={eps}")
+    stage, _ = learner.model.chain[1]
+    stage.norm.momentum = 1.0  # as after many batches
+    with torch.no_grad():
+        stage.connection.weight.mul_(1e-4)  # as after many layers
+        drive = stage(learner.model.chain[0][1](learner.model.chain[0][0](x)))
+    assert [finding.block for finding in drowned(learner.model)] == named
+    assert (drive.std() < 0.1) == bool(named)  # what the warning is about
 
 
 def test_a_warning_comes_once() -> None:

@@ -51,6 +51,7 @@ def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: 
     for module in built.stages.modules():
         if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
             nn.init.constant_(module.weight, model.norm_gain)
+            module.eps = model.norm_eps
     with torch.no_grad():
         for name, parameter in built.blocks.named_parameters():
             if name.endswith("bias"):

@@ -80,6 +80,11 @@ class Model(Section):
         gt=0,
         description="initial weight of batch-norms: 0.5 keeps two standard deviations below slope 1's ceiling",
     )
+    norm_eps: float = Field(
+        default=1e-5,
+        gt=0,
+        description="what batch-norms add to variances: less than torch's, where larger blocks hand on fainter signals",
+    )
     bias_gain: float = Field(
         default=1.0, ge=0, description="multiplies torch's initial biases in blocks: 0 where they would drown faint states"
     )

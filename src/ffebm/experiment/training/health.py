@@ -61,7 +61,7 @@ class Health(Callback):
         if (trainer.global_step - 1) % self.every == 0 and trainer.is_global_zero:
             try:
                 moving = unsettled(pl_module.model) if self.settling else []
-                self._report(moving + frozen(pl_module.model, batch.x[:SAMPLES]))
+                self._report(moving + drowned(pl_module.model) + frozen(pl_module.model, batch.x[:SAMPLES]))
             except (DivergenceError, ValueError) as error:
                 raise HealthError(f"{error} This was after step {trainer.global_step}.") from None
 
@@ -102,6 +102,23 @@ def unsettled(model: FFEBM) -> list[Finding]:
         "Try more relaxation.steps, a lower optimiser.learning_rate, a smaller model.variance, or average pooling."
     )
     return [_finding(block, "unsettled", message.format(by, block.relax.steps)) for block, by in moves if by > UNSETTLED]
+
+
+def drowned(model: FFEBM) -> list[Finding]:
+    """Blocks whose batch-norm hands them less than it should: its input varies less than what it adds to every variance."""
+    message = (
+        "gets a faint signal: the inputs of its batch-norm have a variance of {:.1g}, less than the {:g} that is added before "
+        "dividing by it. Blocks of many layers hand on little. Try a smaller model.norm_eps."
+    )
+    findings: list[Finding] = []
+    for stage, block in model.chain:
+        for norm in stage.modules():
+            # The mean over past batches: it starts at 1, so that a faint one shows after some two hundred steps.
+            if isinstance(norm, nn.modules.batchnorm._BatchNorm) and norm.running_var is not None:
+                variance = norm.running_var.median().item()
+                if variance < norm.eps:
+                    findings.append(_finding(block, "faint", message.format(variance, norm.eps)))
+    return findings
 
 
 def _finding(block: EnergyBlock, kind: str, message: str) -> Finding:
