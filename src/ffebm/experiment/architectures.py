@@ -56,8 +56,9 @@ def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: 
         for name, parameter in built.blocks.named_parameters():
             if name.endswith("bias"):
                 parameter.mul_(model.bias_gain)
-        for parameter in built.readout.parameters():
-            parameter.mul_(model.readout_gain)
+        for name, parameter in built.readout.named_parameters():
+            if name.endswith("weight"):  # it is the signal that is faint: as loud a bias would drown it again
+                parameter.mul_(model.readout_gain)
     return built
 
 

@@ -82,9 +82,10 @@ class Scale:
 
 
 # An untrained block hands on only a small part of its signal with every layer, less than torch's biases, which in narrow
-# layers are larger yet: hence none at first. A net whose readout sees as little first learns to amplify, and so ends up with
-# blocks that hardly settle and units that are all or nothing: hence readouts that amplify. And where gradients are as small,
-# Adam's L2 penalty is all there is: weights would shrink to nothing.
+# layers are larger yet, and less than the epsilon of torch's batch-norms: hence no biases at first, and a smaller epsilon. A net
+# whose readout sees as little first learns to amplify, and so ends up with blocks that hardly settle: hence readouts that
+# amplify, the more the larger the last block is. The larger they are, the stronger is the elastic nudge: hence a small β. And
+# where gradients are as small, Adam's L2 penalty is all there is: weights would shrink to nothing.
 DEEP_AND_SMALL = (
     "model.readout_gain=5",
     "optimiser.learning_rate=2.8e-4",
@@ -103,14 +104,16 @@ SCALES = {
         ),
         Scale(
             "small",
-            "an eighth of the width, two epochs without crops and flips, batches of 32, a higher rate, β 0.005, calibrated "
-            "sweeps; a larger readout and no biases at first; 12 and 15 layers: no weight decay; 15 layers: ten times the "
-            "initial variance; 6 layers: one between the printed and the released, half the initial gain of batch-norm, the "
-            "dense layer whole",
+            "an eighth of the width, two epochs without crops and flips, batches of 32, a higher rate, β 0.001, calibrated "
+            "sweeps; at first a larger readout, no biases in blocks, half the gain of batch-norm, whose epsilon is 1e-10; 12 and 15 "
+            "layers: no weight decay; 15 layers: ten times the initial variance; 6 layers: one between the printed and the "
+            "released, the dense layer whole",
             1,
             (
                 "model.width=0.125",
                 "model.bias_gain=0",
+                "model.norm_gain=0.5",
+                "model.norm_eps=1e-10",
                 "data.crop_padding=0",
                 "data.flip=false",
                 "trainer.epochs=2",
@@ -119,17 +122,18 @@ SCALES = {
                 "relaxation.steps=20",  # at most, and over-relaxed: calibrated
                 "gradient.steps=10",
                 "gradient.quality=0.95",
-                "gradient.beta=0.005",
+                "gradient.beta=0.001",
             ),
             {
                 "l6": (
                     "model.variance=2e-4",
-                    "model.norm_gain=0.5",
                     "model.dense=[2048]",  # 256 units at this width; an eighth of the paper's 256 would die
                     "model.readout_gain=20",
                     "optimiser.learning_rate=5e-4",
                 ),
                 "l12": DEEP_AND_SMALL,
+                "l12-bs4": ("model.readout_gain=25",),
+                "l12-bs3": ("model.readout_gain=15",),
                 "l15": (*DEEP_AND_SMALL, "model.variance=1e-4"),
             },
         ),
