@@ -81,11 +81,11 @@ class Scale:
         return (*self.common, *(change for depth, more in self.of_depth.items() if f"-{depth}" in row for change in more))
 
 
-# An untrained block hands on only a small part of its signal with every layer, less than torch's biases, which in narrow
-# layers are larger yet, and less than the epsilon of torch's batch-norms: hence no biases at first, and a smaller epsilon. A net
-# whose readout sees as little first learns to amplify, and so ends up with blocks that hardly settle: hence readouts that
-# amplify, the more the larger the last block is. The larger they are, the stronger is the elastic nudge: hence a small β. And
-# where gradients are as small, Adam's L2 penalty is all there is: weights would shrink to nothing.
+# An untrained block hands on only a small part of its signal with every layer: less than torch's biases, which in narrow layers
+# are larger yet, and less than the epsilon of torch's batch-norms. Hence no biases at first, and a smaller epsilon. A net whose
+# readout sees as little first learns to amplify, and so ends up with blocks that hardly settle: hence readouts that amplify,
+# the more the larger the last block is. The larger they are, the stronger is the elastic nudge: hence a small β. And where
+# gradients are as small, Adam's L2 penalty is all there is: weights would shrink to nothing.
 DEEP_AND_SMALL = (
     "model.readout_gain=5",
     "optimiser.learning_rate=2.8e-4",
@@ -104,10 +104,10 @@ SCALES = {
         ),
         Scale(
             "small",
-            "an eighth of the width, two epochs without crops and flips, batches of 32, a higher rate, β 0.001, calibrated "
-            "sweeps; at first a larger readout, no biases in blocks, half the gain of batch-norm, whose epsilon is 1e-10; 12 and 15 "
-            "layers: no weight decay; 15 layers: ten times the initial variance; 6 layers: one between the printed and the "
-            "released, the dense layer whole",
+            "an eighth of the width, two epochs without crops and flips, batches of 32, a higher rate, a smaller β, calibrated "
+            "sweeps; at first a larger readout, no biases in blocks, half the gain of batch-norm, whose epsilon is 1e-10; "
+            "12 and 15 layers: no weight decay; 15 layers: ten times the initial variance; 6 layers: one between the printed "
+            "and the released, the dense layer whole",
             1,
             (
                 "model.width=0.125",

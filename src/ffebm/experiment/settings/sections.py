@@ -89,7 +89,9 @@ class Model(Section):
         default=1.0, ge=0, description="multiplies torch's initial biases in blocks: 0 where they would drown faint states"
     )
     readout_gain: float = Field(
-        default=1.0, gt=0, description="multiplies torch's initial readout: more for faint outputs of large blocks"
+        default=1.0,
+        gt=0,
+        description="multiplies the weights of the initial readout: more for faint outputs of large blocks",
     )
     variance: float | None = Field(
         default=None, gt=0, description="V of the Gaussian orthogonal ensemble; none for torch's default"
