@@ -126,9 +126,10 @@ SCALES = {
             ),
             {
                 "l6": (
-                    "model.variance=2e-4",
+                    "model.variance=1e-4",
                     "model.dense=[2048]",  # 256 units at this width; an eighth of the paper's 256 would die
-                    "model.readout_gain=20",
+                    "model.readout_gain=300",
+                    "gradient.beta=3e-5",
                     "optimiser.learning_rate=5e-4",
                 ),
                 "l12": DEEP_AND_SMALL,
