@@ -106,6 +106,10 @@ class TestCells:
             )
             assert cell.settings == preset
 
+    def test_the_small_scale_amplifies_faint_outputs_the_more_the_larger_blocks_are(self) -> None:
+        gains = {cell.preset: cell.settings.model.readout_gain for cell in SPLIT.cells("small")}
+        assert gains["cifar10-l12-bs4"] > gains["cifar10-l12-bs3"] > gains["cifar10-l12-bs2"] > 1
+
     def test_there_are_as_many_as_the_table_has(self) -> None:
         assert len(SPLIT.cells("paper")) == 6 * 2 * 3
         assert len(EXPERIMENTS["scaling"].cells("paper", seeds=1)) == 4 * 2

@@ -75,10 +75,10 @@ class Scale:
     words: str  # what it reduces
     seeds: int
     common: tuple[str, ...]  # settings that it changes in every row
-    of_depth: dict[str, tuple[str, ...]]  # and in rows of this depth
+    of_rows: dict[str, tuple[str, ...]]  # and in those whose name contains this
 
     def changes(self, row: str) -> tuple[str, ...]:
-        return (*self.common, *(change for depth, more in self.of_depth.items() if f"-{depth}" in row for change in more))
+        return (*self.common, *(change for part, more in self.of_rows.items() if f"-{part}" in row for change in more))
 
 
 # An untrained block hands on only a small part of its signal with every layer: less than torch's biases, which in narrow layers
