@@ -52,6 +52,9 @@ reproduce: install  ## the paper's figures and tables in the small, into results
 	cp results/reproduce/static/transients.png docs/images/static-transients.png
 	cp results/reproduce/static/cosines.png docs/images/static-cosines.png
 	cp results/reproduce/static-trained/cosines.png docs/images/static-trained-cosines.png
+	for run in runs/split-small/*-seed*/ runs/scaling-small/*-seed*/; do \
+	    table=$$(basename $$(dirname $$run)); kept=results/reproduce/$${table%-small}/runs/$$(basename $$run); mkdir -p $$kept; \
+	    cp $$run/settings.toml $$run/metrics.csv $$run/environment.json $$run/data.json $$kept; done
 	rm -f results/reproduce/*/report.html  # Plotly's source and all figures: megabytes
 	$(BIN)/python benchmarks/large_blocks.py
 

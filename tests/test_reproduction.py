@@ -176,6 +176,21 @@ class TestQueue:
         assert kept.progress(tmp_path).accuracy == 0.25
         assert all(cell.progress(tmp_path).stage is Stage.FINISHED for cell in cells)
 
+    def test_published_numbers_count_without_their_weights(self, tmp_path: Path) -> None:
+        cells = SPLIT.cells("tiny", rows=["cifar10-l6-bs3"])
+        for cell, accuracy in zip(cells, (0.25, 0.5), strict=True):
+            cell.settings.save(cell.run(tmp_path).settings_file)
+            finish(cell.run(tmp_path), accuracy)
+            cell.run(tmp_path).weights_file.unlink()
+        launcher = Pretence()
+        assert Queue(cells, tmp_path, launcher).run(console())
+        assert launcher.commands == []
+        assert "25.00" in report_experiment(SPLIT, "tiny", cells, tmp_path)
+        unfinished = cells[0].run(tmp_path)
+        unfinished.checkpoint_file(3).parent.mkdir()
+        unfinished.checkpoint_file(3).touch()  # stopped before its weights were written: to be gone on with
+        assert cells[0].progress(tmp_path).stage is Stage.BEGUN
+
     def test_a_failure_is_reported_and_the_rest_goes_on(self, tmp_path: Path) -> None:
         cells = SPLIT.cells("tiny")
         shown = console()

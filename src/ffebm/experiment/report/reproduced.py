@@ -94,7 +94,7 @@ def _analyses(folder: Path) -> list[Static]:
 
 def _microscopes(finished: Sequence[Run], data: Path | None, notes: Console | None) -> tuple[list[Microscope], list[str]]:
     """One look, at the last of the rows by EP, which has the most blocks; or why there is none."""
-    trained = [run for run in finished if run.settings().gradient.kind == "ep"][-1:]
+    trained = [run for run in finished if run.settings().gradient.kind == "ep" and run.weights_file.is_file()][-1:]
     try:
         return [look(run, images=1000, data=data, console=notes) for run in trained], []
     except (UserError, DivergenceError, ValueError) as error:

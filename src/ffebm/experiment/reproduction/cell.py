@@ -80,7 +80,8 @@ class Cell:
         rows, epochs = run.metrics(), self.settings.trainer.epochs
         last = rows[-1] if rows else {}
         seen = int(last.get("epoch", 0)), last.get("test_accuracy"), last.get("seconds", 0.0)
-        if seen[0] >= epochs and run.weights_file.is_file():
+        published = not run.checkpoints()  # all epochs, and nothing to go on from: numbers that were kept without the rest
+        if seen[0] >= epochs and (run.weights_file.is_file() or published):
             return Progress(Stage.FINISHED, 1.0, *seen)
         return Progress(Stage.BEGUN, _share(run), *seen)
 
