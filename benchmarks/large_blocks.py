@@ -33,8 +33,7 @@ VARIANTS = {
     "the small recipe": [],
     "torch's epsilon": ["model.norm_eps=1e-5"],
     "one readout for all": ["model.readout_gain=5"],
-    "both": ["model.norm_eps=1e-5", "model.readout_gain=5"],
-    "torch's biases": ["model.bias_gain=1"],
+    "both of these": ["model.norm_eps=1e-5", "model.readout_gain=5"],
 }
 
 
