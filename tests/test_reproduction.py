@@ -27,7 +27,7 @@ from ffebm.experiment.errors import UserError
 from ffebm.experiment.preset import read_preset
 from ffebm.experiment.report import look, write_report
 from ffebm.experiment.report.accuracy_figure import accuracy_figure
-from ffebm.experiment.report.outcome import Outcome, Row, accuracy_table, rows_of, spread
+from ffebm.experiment.report.outcome import Outcome, Row, accuracy_table, rows_of, spread, with_error
 from ffebm.experiment.report.reproduced import claims, report_experiment
 from ffebm.experiment.reproduction import EXPERIMENTS, SCALES, LocalProcesses, Queue, Stage
 from ffebm.experiment.reproduction.experiments import prepare_data
@@ -292,19 +292,29 @@ class TestOutcomes:
             "CIFAR-10, 12 layers in blocks of 2 (width 0.03125, 1 epoch)",
             *("91.00 ± 1.00", "91.7 ± 0.2", "-0.7"),
             *("80.00 ± 0.00", "91.8 ± 0.1", "-11.8"),
-            "+11.00",
+            "+11.00 ± 0.58",  # 1/√3
         )
         assert "does not hold" in claims(SPLIT, rows)[0]
 
     def test_claims_are_judged_by_the_numbers(self) -> None:
         def row(preset: str, ep: float, id_: float) -> Row:
-            return Row(preset, read_preset(preset), {"ep": Outcome(top1=[ep]), "id": Outcome(top1=[id_])})
+            outcomes = {"ep": Outcome(seeds=[0], top1=[ep]), "id": Outcome(seeds=[0], top1=[id_])}
+            return Row(preset, read_preset(preset), outcomes)
 
         rows = [row("cifar10-l12-bs2", 70, 70.9), row("cifar10-l12-bs3", 72.5, 72), row("cifar10-l6-bs2", 60, 60)]
-        agree, alike = claims(SPLIT, rows)
+        agree, over_all, alike = claims(SPLIT, rows)
         assert "holds; the widest gap is -0.90" in agree
+        assert "all 3 pairs of runs, EP − ID is -0.13 ± 0.41" in over_all
+        assert "varies by 0.71" in over_all
         assert alike == "12 layers, EP, block sizes within 3 points of each other: holds; 2.50."
-        assert "does not hold" in claims(SPLIT, [*rows, row("cifar10-l6-bs3", 56, 56)])[1]
+        assert "does not hold" in claims(SPLIT, [*rows, row("cifar10-l6-bs3", 56, 56)])[2]
+
+    def test_ep_and_id_are_compared_seed_by_seed(self) -> None:
+        ep, id_ = Outcome(seeds=[2, 0, 1], top1=[72.0, 50.0, 70.0]), Outcome(seeds=[1, 2], top1=[69.0, 70.0])
+        row = Row("one", read_preset("cifar10-l12-bs2"), {"ep": ep, "id": id_})
+        assert row.gaps() == [1.0, 2.0]  # of seeds 1 and 2: seed 0 by ID is missing
+        assert with_error(row.gaps()) == "+1.50 ± 0.50"
+        assert Row("none", row.settings, {"ep": ep}).gaps() == []
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -50,6 +51,18 @@ class Row:
         """What the paper prints."""
         return None if self.settings.paper is None else {"ep": self.settings.paper.ep, "id": self.settings.paper.id}.get(kind)
 
+    def gaps(self, *, top5: bool = False) -> list[float]:
+        """EP − ID, seed by seed: both begin with the same weights and see the same batches."""
+        found = [dict(zip(self._outcome(kind).seeds, self.values(kind, top5), strict=True)) for kind in ("ep", "id")]
+        return [found[0][seed] - found[1][seed] for seed in sorted(found[0].keys() & found[1].keys())]
+
+    def values(self, kind: str, top5: bool = False) -> list[float]:
+        """Accuracies of all seeds, in per cent."""
+        return self._outcome(kind).top5 if top5 else self._outcome(kind).top1
+
+    def _outcome(self, kind: str) -> Outcome:
+        return self.outcomes.get(kind, Outcome())
+
 
 def rows_of(runs: Sequence[Run]) -> list[Row]:
     """Runs by recipe, in the order in which recipes first come."""
@@ -83,21 +96,18 @@ def accuracy_table(
     lines: list[tuple[str, ...]] = []
     for row in rows:
         line = [row.label]
-        means: dict[str, float] = {}
         for kind in kinds:
-            values = _values(row, kind, top5)
+            values = row.values(kind, top5)
             line.append(spread(values))
-            if values:
-                means[kind] = statistics.fmean(values)
             if kind in ("ep", "id"):
                 score = row.score(kind)
                 printed, deviation = _printed(score, top5)
                 line.append("" if printed is None else f"{printed} ± {deviation}")
-                line.append("" if printed is None or not values else f"{means[kind] - printed:+.1f}")
+                line.append("" if printed is None or not values else f"{statistics.fmean(values) - printed:+.1f}")
         if both:
-            line.append(f"{means['ep'] - means['id']:+.2f}" if len(means.keys() & {"ep", "id"}) == 2 else "")
+            line.append(with_error(row.gaps(top5=top5)))
         lines.append(tuple(line))
-    header += ["EP − ID"] if both else []
+    header += ["EP − ID ± its standard error"] if both else []
     for other in published:
         line = [other.source, *[""] * (len(header) - 1)]
         line[header.index("paper")] = str(other.top5 if top5 else other.top1)
@@ -141,9 +151,12 @@ def spread(values: Sequence[float]) -> str:
     return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2f}"
 
 
-def _values(row: Row, kind: str, top5: bool) -> list[float]:
-    outcome = row.outcomes.get(kind, Outcome())
-    return outcome.top5 if top5 else outcome.top1
+def with_error(gaps: Sequence[float]) -> str:
+    """The mean of differences, and how far chance may have moved it: its standard error, where there are several."""
+    if not gaps:
+        return ""
+    mean = f"{statistics.fmean(gaps):+.2f}"
+    return mean if len(gaps) == 1 else f"{mean} ± {statistics.stdev(gaps) / math.sqrt(len(gaps)):.2f}"
 
 
 def _printed(score: Score | None, top5: bool) -> tuple[float | None, float | None]:
