@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: help install run test test-slow test-data test-browser test-kill compare reproduce cifar10 lint format docs bench bench-memory bench-scaling bench-training measure clean
 
 help:  ## what can be made
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 install: .venv/.installed  ## the package and all that developing it needs, into .venv
 
@@ -58,7 +58,7 @@ reproduce: install  ## the paper's figures and tables in the small, into results
 	rm -f results/reproduce/*/report.html  # Plotly's source and all figures: megabytes
 	$(BIN)/python benchmarks/large_blocks.py
 
-cifar10: install  ## a small net on real CIFAR-10 by EP and by ID, into results/ (over an hour; FFEBM_DATA names the data)
+cifar10: install  ## a small net on real CIFAR-10 by EP and by ID, into results/ (under an hour; FFEBM_DATA names the data)
 	$(BIN)/python benchmarks/cifar10_small.py
 
 lint: install  ## style and types
@@ -88,10 +88,14 @@ bench-scaling: install  ## how time and memory grow with depth, width, batch, bl
 bench-training: install  ## what training costs besides gradients, and what a second process brings (FFEBM_DATA names CIFAR-10)
 	$(BIN)/python benchmarks/end_to_end.py
 
-measure: install  ## the measurements of gradients that the docs cite, into results/
+measure: install  ## the measurements that the docs cite, into results/: the digits, and how true gradients are
+	for seed in 0 1 2 3; do $(BIN)/ffebm train seed=$$seed --output runs/digits-seed$$seed || exit; done
+	$(BIN)/ffebm report runs/digits-seed* --no-microscope --title 'The bundled digits' --output results/digits
+	awk '/^## / { on = $$2 == "Results"; next } on' results/digits/report.md > results/digits/results.md
+	rm results/digits/report.html
 	$(BIN)/python benchmarks/gradient_quality.py
 	$(BIN)/python benchmarks/held_pooling.py
 	$(BIN)/python benchmarks/contrast_accuracy.py
 
-clean:  ## remove what the other commands made
+clean:  ## remove what the other commands made, but not runs and results
 	rm -rf .venv site dist .pytest_cache .ruff_cache .hypothesis

@@ -22,6 +22,9 @@ ScaleOption = Annotated[
     ScaleName,
     typer.Option(help="paper: the full recipe. small: for two cores and two hours (CIFAR). tiny: minutes, generated images."),
 ]
+StaticScaleOption = Annotated[
+    ScaleName, typer.Option(help="paper: full width. small: an eighth of it. tiny: a thirty-second, a path through everything.")
+]
 OverridesArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings of every run besides the scale's own.")
 ]
@@ -43,7 +46,7 @@ OutputOption = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder f
 )
 def static(
     run: Annotated[Path | None, typer.Option(metavar="RUN", help="A trained run, instead of the paper's net.")] = None,
-    scale: ScaleOption = "paper",
+    scale: StaticScaleOption = "paper",
     small: Annotated[bool, typer.Option("--small", help="The same as --scale small: an eighth of the width.")] = False,
     data: DataOption = None,
     seed: Annotated[int, typer.Option(min=0, help="Of weights, images, and the weights shown.")] = 0,

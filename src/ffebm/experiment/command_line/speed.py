@@ -15,12 +15,15 @@ from ffebm.experiment.command_line.console import DataOption, examples, notes, o
     "ffebm bench --trained 600     # on weights that have learned something",
     "ffebm bench conv12:0.5:32 dense:1:256 --no-quality",
     "ffebm bench --profile         # where the time goes, by block and operation",
-    "ffebm bench --all --output results/speed/grid",
+    "ffebm bench --all --output speed",
 )
 def bench(
     nets: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NET:WIDTH:BATCH", help="dense, conv6, conv12 or conv15, with width and batch behind it."),
+        typer.Argument(
+            metavar="NET:WIDTH:BATCH",
+            help="dense, conv6, conv12, conv12-bs3, conv12-bs4 or conv15, with width and batch behind it.",
+        ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All nets, widths and batches.")] = False,
     trained: Annotated[

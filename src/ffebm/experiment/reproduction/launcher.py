@@ -37,7 +37,7 @@ class LocalProcesses:
 
     Args:
         jobs: how many at once; by default one for every device that is named, else one for every core, with a thread each:
-            two processes of one thread train more than one process of two.
+            runs wait for each other nowhere, threads do.
         devices: CUDA devices, one for each process in turn.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
@@ -188,9 +189,12 @@ def _number(value: float | None) -> float:
 
 
 def markdown(static: Static) -> str:
+    place = static.environment
+    program, *arguments = place["command"]
     lines = [
         f"## EP against ID: {static.title}",
         "",
+        f"Made by `{shlex.join([Path(program).name, *arguments])}` at {place['commit'][:10]}, {place['time'][:10]}:",
         f"{static.samples}; β {static.beta}; {static.sweeps} sweeps a block; free phases: {static.free}. Cosine of the final",
         "gradients of every layer, and the largest relative deviation ‖EP(t) − ID(t)‖ / ‖ID(t)‖ at any step.",
         "",
