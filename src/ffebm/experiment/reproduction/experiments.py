@@ -134,8 +134,7 @@ SCALES = {
                 ),
                 "l12": DEEP_AND_SMALL,
                 "l12-bs": ("model.norm_gain=0.5",),  # slope 1: units saturate half as far up
-                # Errors of gradients add up layer by layer inside a block: the first layers of large ones learn from the rest.
-                "l12-bs4": ("model.readout_gain=25", "gradient.quality=0.995"),
+                "l12-bs4": ("model.readout_gain=25",),
                 "l12-bs3": ("model.readout_gain=15",),
                 "l15": (*DEEP_AND_SMALL, "model.variance=1e-4", "model.readout_gain=1"),  # whose last block is one layer
             },
