@@ -7,11 +7,17 @@ plain backprop. Sizes, weights, batch-norms and optimiser are those of `ffebm re
 steps, with and without what the recipe does about it, and for as many as the table's runs have, which shows what of the table's
 differences is left without relaxation. Needs CIFAR-10 (FFEBM_DATA). Writes results/large_blocks.md.
 
-    python benchmarks/large_blocks.py
+Blocks of four have max-pooling inside, which those of three and two do not. results/pooling_inside.md says what that costs:
+the same net with its pooling in front of blocks, with feedback, from runs under results/reproduce, and without, trained here.
+
+    python benchmarks/large_blocks.py            # both
+    python benchmarks/large_blocks.py pooling    # the second alone
 """
 
 from __future__ import annotations
 
+import statistics
+import sys
 from pathlib import Path
 
 import torch
@@ -25,9 +31,10 @@ from ffebm.experiment.data import Dataset, default_folder, load
 from ffebm.experiment.environment import describe_environment
 from ffebm.experiment.preset import read_preset
 from ffebm.experiment.reproduction.experiments import SPLIT
+from ffebm.experiment.run import Run
 from ffebm.experiment.settings import Settings
 
-RESULT = Path(__file__).parent.parent / "results" / "large_blocks.md"
+RESULTS = Path(__file__).parent.parent / "results"
 STEPS = 500
 ROWS = ("cifar10-l12-bs4", "cifar10-l12-bs3", "cifar10-l12-bs2")
 VARIANTS = {
@@ -36,6 +43,11 @@ VARIANTS = {
     "one readout for all": ["model.readout_gain=5"],
     "both of these": ["model.norm_eps=1e-5", "model.readout_gain=5"],
 }
+INSIDE = "cifar10-l12-bs4"
+POOLED = {
+    "3, 5, 9, inside block 1": ([3, 5, 9], "split"),
+    "1, 5, 9, in front of blocks": ([1, 5, 9], "pooling"),
+}  # and folders of runs
 
 
 class WithoutFeedback(nn.Module):
@@ -97,14 +109,23 @@ def _images(dataset: Dataset, x: Tensor) -> Tensor:
     return dataset.normalise(x).contiguous(memory_format=torch.channels_last)
 
 
-def main() -> None:
-    dataset = load("cifar10", default_folder())
+def steps_of(settings: Settings, dataset: Dataset) -> int:
+    """As many as a whole run has."""
+    return settings.trainer.epochs * -(-len(dataset.train) // settings.trainer.batch)
+
+
+def made_by(command: str) -> str:
     place = describe_environment(seed=0)
+    return (
+        f"Made by `{command}` at {place['commit'][:10]}, {place['time'][:10]}, torch {place['packages']['torch']}: the layers"
+    )
+
+
+def measure_needs(dataset: Dataset) -> None:
     lines = [
         "## What large blocks need",
         "",
-        f"Made by `python benchmarks/large_blocks.py` at {place['commit'][:10]}, {place['time'][:10]}, torch "
-        f"{place['packages']['torch']}: the layers",
+        made_by("python benchmarks/large_blocks.py"),
         "of Table 1 in the small, each driven from below alone, by plain backprop; test accuracy in %, one",
         f"seed, after {STEPS} steps, and in the last column after as many as the table's runs have. Faintest: the",
         "smallest variance at the input of a batch-norm, untrained; torch adds 1e-5 to it, the small recipe 1e-10.",
@@ -116,13 +137,44 @@ def main() -> None:
         if cell.kind != "ep":  # without feedback there is no other
             continue
         settings = [read_preset(cell.preset, [*cell.overrides, *more]) for more in VARIANTS.values()]
-        whole = cell.settings.trainer.epochs * -(-len(dataset.train) // cell.settings.trainer.batch)
         accuracies = [f"{train(chosen, dataset, cell.preset, STEPS):.2f}" for chosen in settings]
-        accuracies.append(f"{train(cell.settings, dataset, cell.preset, whole):.2f}")
+        accuracies.append(f"{train(cell.settings, dataset, cell.preset, steps_of(cell.settings, dataset)):.2f}")
         norms = f"{cell.settings.model.blocks} | {faintest(cell.settings, dataset):.0e}"
         lines.append(f"| {cell.settings.description} | {norms} | {' | '.join(accuracies)} |")
         print(lines[-1], flush=True)
-    RESULT.write_text("\n".join(lines) + "\n")
+    (RESULTS / "large_blocks.md").write_text("\n".join(lines) + "\n")
+
+
+def measure_pooling(dataset: Dataset) -> None:
+    lines = [
+        "## What max-pooling inside a block costs",
+        "",
+        made_by("python benchmarks/large_blocks.py pooling"),
+        "of Table 1 in the small, 12 in blocks of 4; test accuracy in % after all steps, by plain backprop where each is",
+        "driven from below alone, and by EP where they relax: every seed that is kept under `results/reproduce`.",
+        "",
+        "| max-pooling in front of layers | without feedback | by EP | EP's runs |",
+        "|---|---|---|---|",
+    ]
+    cell = next(cell for cell in SPLIT.cells("small", rows=[INSIDE]) if cell.kind == "ep")
+    for words, (pooled, folder) in POOLED.items():
+        settings = read_preset(cell.preset, [*cell.overrides, f"model.pooled={pooled}"])
+        runs = [Run(path) for path in sorted((RESULTS / "reproduce" / folder / "runs").glob(f"{INSIDE}-ep-seed*"))]
+        different = [run.folder for run in runs if run.settings().model.pooled != pooled]
+        if different or not runs:
+            raise SystemExit(f"Runs of {INSIDE} with pooling {pooled} are needed in {folder}/runs, got {different or 'none'}.")
+        found = [100 * run.metrics()[-1]["test_accuracy"] for run in runs]
+        without = train(settings, dataset, words, steps_of(settings, dataset))
+        lines.append(f"| {words} | {without:.2f} | {statistics.fmean(found):.2f} | {', '.join(f'{a:.2f}' for a in found)} |")
+        print(lines[-1], flush=True)
+    (RESULTS / "pooling_inside.md").write_text("\n".join(lines) + "\n")
+
+
+def main() -> None:
+    dataset = load("cifar10", default_folder())
+    if sys.argv[1:] != ["pooling"]:
+        measure_needs(dataset)
+    measure_pooling(dataset)
 
 
 if __name__ == "__main__":
