@@ -107,12 +107,13 @@ def accuracy_table(
         if both:
             line.append(with_error(row.gaps(top5=top5)))
         lines.append(tuple(line))
-    header += ["EP − ID ± its standard error"] if both else []
+    header += ["EP − ID"] if both else []
     for other in published:
         line = [other.source, *[""] * (len(header) - 1)]
         line[header.index("paper")] = str(other.top5 if top5 else other.top1)
         lines.append(tuple(line))
-    return Table(title, tuple(header), lines)
+    several = any(len(row.gaps()) > 1 for row in rows)  # a wide header would push its column off the page
+    return Table(f"{title} (EP − ID: ± its standard error)" if both and several else title, tuple(header), lines)
 
 
 def time_table(rows: Sequence[Row]) -> Table:
