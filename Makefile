@@ -97,7 +97,7 @@ measure: install  ## the measurements that the docs cite, into results/: the dig
 	for seed in 0 1 2 3; do $(BIN)/ffebm train seed=$$seed --output runs/digits-seed$$seed || exit; done
 	$(BIN)/ffebm report runs/digits-seed* --no-microscope --title 'The bundled digits' --output results/digits
 	awk '/^## / { on = $$2 == "Results"; next } on' results/digits/report.md > results/digits/results.md
-	rm results/digits/report.html
+	rm results/digits/report.html results/digits/accuracy.*
 	$(BIN)/python benchmarks/gradient_quality.py
 	$(BIN)/python benchmarks/held_pooling.py
 	$(BIN)/python benchmarks/contrast_accuracy.py
