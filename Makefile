@@ -42,7 +42,7 @@ reproduce: install  ## the paper's figures and tables in the small, into results
 	    --output runs/split-small
 	$(BIN)/ffebm reproduce split --scale small --output runs/split-small  # the rest, and the report of all
 	$(BIN)/ffebm reproduce split --scale small --row cifar10-l12-bs4 'model.pooled=[1, 5, 9]' --output runs/pooling-small
-	$(BIN)/ffebm reproduce static --run runs/split-small/cifar10-l12-bs2-ep-seed0 --output results/reproduce/static-trained
+	$(BIN)/ffebm reproduce static --run runs/split-small/cifar10-l12-bs2-ep-seed1 --output results/reproduce/static-trained
 	$(BIN)/ffebm reproduce scaling --scale small --row cifar100-l15 --seeds 2 --output runs/scaling-small
 	$(BIN)/ffebm reproduce scaling --scale small --row cifar100-l12 --row cifar100-l15 --output runs/scaling-small
 	$(BIN)/ffebm reproduce scaling --scale tiny --row imagenet32-l12 --row imagenet32-l15 --output runs/imagenet32-path
@@ -94,7 +94,7 @@ bench-training: install  ## what training costs besides gradients, and what a se
 	$(BIN)/python benchmarks/end_to_end.py
 
 measure: install  ## the measurements that the docs cite, into results/: the digits, and how true gradients are
-	for seed in 0 1 2 3; do $(BIN)/ffebm train seed=$$seed --output runs/digits-seed$$seed || exit; done
+	for seed in 0 1 2 3; do test -e runs/digits-seed$$seed || $(BIN)/ffebm train seed=$$seed --output runs/digits-seed$$seed || exit; done
 	$(BIN)/ffebm report runs/digits-seed* --no-microscope --title 'The bundled digits' --output results/digits
 	awk '/^## / { on = $$2 == "Results"; next } on' results/digits/report.md > results/digits/results.md
 	rm results/digits/report.html results/digits/accuracy.*

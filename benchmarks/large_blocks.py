@@ -44,10 +44,10 @@ VARIANTS = {
     "both of these": ["model.norm_eps=1e-5", "model.readout_gain=5"],
 }
 INSIDE = "cifar10-l12-bs4"
-POOLED = {
+POOLED = {  # the layers, and the folder of runs that pool there
     "3, 5, 9, inside block 1": ([3, 5, 9], "split"),
     "1, 5, 9, in front of blocks": ([1, 5, 9], "pooling"),
-}  # and folders of runs
+}
 
 
 class WithoutFeedback(nn.Module):
@@ -116,16 +116,14 @@ def steps_of(settings: Settings, dataset: Dataset) -> int:
 
 def made_by(command: str) -> str:
     place = describe_environment(seed=0)
-    return (
-        f"Made by `{command}` at {place['commit'][:10]}, {place['time'][:10]}, torch {place['packages']['torch']}: the layers"
-    )
+    return f"Made by `{command}` at {place['commit'][:10]}, {place['time'][:10]}, torch {place['packages']['torch']}"
 
 
 def measure_needs(dataset: Dataset) -> None:
     lines = [
         "## What large blocks need",
         "",
-        made_by("python benchmarks/large_blocks.py"),
+        f"{made_by('python benchmarks/large_blocks.py')}: the layers",
         "of Table 1 in the small, each driven from below alone, by plain backprop; test accuracy in %, one",
         f"seed, after {STEPS} steps, and in the last column after as many as the table's runs have. Faintest: the",
         "smallest variance at the input of a batch-norm, untrained; torch adds 1e-5 to it, the small recipe 1e-10.",
@@ -149,7 +147,7 @@ def measure_pooling(dataset: Dataset) -> None:
     lines = [
         "## What max-pooling inside a block costs",
         "",
-        made_by("python benchmarks/large_blocks.py pooling"),
+        f"{made_by('python benchmarks/large_blocks.py pooling')}: the layers",
         "of Table 1 in the small, 12 in blocks of 4; test accuracy in % after all steps, by plain backprop where each is",
         "driven from below alone, and by EP where they relax: every seed that is kept under `results/reproduce`.",
         "",

@@ -23,7 +23,7 @@ def accuracy_figure(rows: Sequence[Row]) -> Figure:
     for place, row in enumerate(rows):
         for number, kind in enumerate(kinds):
             height = place + APART * (number - (len(kinds) - 1) / 2)
-            values = row.outcomes[kind].top1 if kind in row.outcomes else []
+            values = row.values(kind)
             if values:
                 _mark(panels[0], kind, height, statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
                 colour, marker = LOOKS[kind]

@@ -53,14 +53,15 @@ class Row:
 
     def gaps(self, *, top5: bool = False) -> list[float]:
         """EP − ID, seed by seed: both begin with the same weights and see the same batches."""
-        found = [dict(zip(self._outcome(kind).seeds, self.values(kind, top5), strict=True)) for kind in ("ep", "id")]
+        found = [dict(zip(self.outcome(kind).seeds, self.values(kind, top5), strict=True)) for kind in ("ep", "id")]
         return [found[0][seed] - found[1][seed] for seed in sorted(found[0].keys() & found[1].keys())]
 
     def values(self, kind: str, top5: bool = False) -> list[float]:
         """Accuracies of all seeds, in per cent."""
-        return self._outcome(kind).top5 if top5 else self._outcome(kind).top1
+        return self.outcome(kind).top5 if top5 else self.outcome(kind).top1
 
-    def _outcome(self, kind: str) -> Outcome:
+    def outcome(self, kind: str) -> Outcome:
+        """Without runs where it was not trained by this gradient."""
         return self.outcomes.get(kind, Outcome())
 
 
@@ -126,7 +127,7 @@ def time_table(rows: Sequence[Row]) -> Table:
     for row in rows:
         line = [row.label]
         for kind in kinds:
-            outcome = row.outcomes.get(kind, Outcome())
+            outcome = row.outcome(kind)
             line.append(clock(statistics.fmean(outcome.seconds)) if outcome.seconds else "")
             line.append(", ".join(map(str, outcome.seeds)))
             score = row.score(kind)
