@@ -105,13 +105,12 @@ SCALES = {
         Scale(
             "small",
             "an eighth of the width, two epochs without crops and flips, batches of 32, a higher rate, a smaller β, calibrated "
-            "sweeps; an epsilon of 1e-10 in batch-norms; the same initial variance for all nets, 1e-4; at first no biases in "
-            "blocks and, but for 15 layers, a larger readout; CIFAR-10: half the initial gain of batch-norm; 12 and 15 "
-            "layers: no weight decay; 6 layers: the dense layer whole",
+            "sweeps; an epsilon of 1e-10 in batch-norms; at first no biases in blocks and, but for 15 layers, a larger "
+            "readout; CIFAR-10 and 15 layers: an initial variance of 1e-4; CIFAR-10: half the initial gain of batch-norm; 12 "
+            "and 15 layers: no weight decay; 6 layers: the dense layer whole",
             1,
             (
                 "model.width=0.125",
-                "model.variance=1e-4",
                 "model.bias_gain=0",
                 "model.norm_eps=1e-10",
                 "data.crop_padding=0",
@@ -126,6 +125,7 @@ SCALES = {
             ),
             {
                 "l6": (
+                    "model.variance=1e-4",
                     "model.norm_gain=0.5",
                     "model.dense=[2048]",  # 256 units at this width; an eighth of the paper's 256 would die
                     "model.readout_gain=300",
@@ -133,10 +133,10 @@ SCALES = {
                     "optimiser.learning_rate=5e-4",
                 ),
                 "l12": DEEP_AND_SMALL,
-                "l12-bs": ("model.norm_gain=0.5",),  # slope 1: units saturate half as far up
+                "l12-bs": ("model.variance=1e-4", "model.norm_gain=0.5"),  # slope 1: units saturate half as far up
                 "l12-bs4": ("model.readout_gain=25",),
                 "l12-bs3": ("model.readout_gain=15",),
-                "l15": (*DEEP_AND_SMALL, "model.readout_gain=1"),  # whose last block is one layer
+                "l15": (*DEEP_AND_SMALL, "model.variance=1e-4", "model.readout_gain=1"),  # whose last block is one layer
             },
         ),
         Scale(
