@@ -133,7 +133,10 @@ SCALES = {
                     "optimiser.learning_rate=5e-4",
                 ),
                 "l12": DEEP_AND_SMALL,
-                "l12-bs": ("model.variance=1e-4", "model.norm_gain=0.5"),  # slope 1: units saturate half as far up
+                "l12-bs": (
+                    "model.variance=1e-4",  # with the paper's, blocks of four are further behind
+                    "model.norm_gain=0.5",  # slope 1: units saturate half as far up
+                ),
                 "l12-bs4": ("model.readout_gain=25",),
                 "l12-bs3": ("model.readout_gain=15",),
                 "l15": (*DEEP_AND_SMALL, "model.variance=1e-4", "model.readout_gain=1"),  # whose last block is one layer
