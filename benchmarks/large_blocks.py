@@ -17,7 +17,7 @@ import os
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +30,7 @@ from ffebm.experiment.architectures import build_model
 from ffebm.experiment.data import Dataset, default_folder, load
 from ffebm.experiment.environment import describe_environment
 from ffebm.experiment.preset import read_preset
+from ffebm.experiment.reproduction.cell import Cell
 from ffebm.experiment.reproduction.experiments import SPLIT
 from ffebm.experiment.settings import Settings
 
@@ -138,26 +139,31 @@ def main() -> None:
         futures = [future for futures in trained.values() for future in futures]
         for future in progress.track(as_completed(futures), len(futures), description="Training"):
             future.result()
-    place = describe_environment(seed=0)
-    columns = (*BRIEF, *WHOLE)
+    found = {key: ", ".join(f"{future.result():.2f}" for future in futures) for key, futures in trained.items()}
+    known = {cell: f"{cell.settings.model.blocks} | {faintest(cell.settings):.0e}" for cell in cells}
+    text = report(describe_environment(seed=0), known, found)
+    RESULT.write_text(text)
+    print(text)
+
+
+def report(place: dict[str, Any], known: dict[Cell, str], found: dict[tuple[Cell, Column], str]) -> str:
     lines = [
         "## What large blocks need",
         "",
         f"Made by `python benchmarks/large_blocks.py` at {place['commit'][:10]}, {place['time'][:10]},",
-        f"torch {place['packages']['torch']}: the layers of Table 1 in the small, each driven from below alone, by plain",
+        f"torch {place['packages']['torch']}: the 12 layers of Table 1 in the small, each driven from below alone, by plain",
         f"backprop; test accuracy in %, after {STEPS} steps, and of two seeds after as many as the table's runs have.",
         "Faintest: the smallest variance at the input of a batch-norm, untrained; torch adds 1e-5 to it, the small recipe",
         "1e-10.",
         "",
-        f"| net | batch-norms | faintest | {' | '.join(column.words for column in columns)} |",
-        "|---" * (3 + len(columns)) + "|",
+        f"| blocks of | batch-norms | faintest | {' | '.join(column.words for column in BRIEF)} |",
+        "|---" * (3 + len(BRIEF)) + "|",
     ]
-    for cell in cells:
-        found = [", ".join(f"{future.result():.2f}" for future in trained[cell, column]) for column in columns]
-        known = f"{cell.settings.description} | {cell.settings.model.blocks} | {faintest(cell.settings):.0e}"
-        lines.append(f"| {known} | {' | '.join(found)} |")
-    RESULT.write_text("\n".join(lines) + "\n")
-    print(*lines, sep="\n")
+    for cell, words in known.items():
+        lines.append(f"| {cell.settings.model.split} | {words} | {' | '.join(found[cell, column] for column in BRIEF)} |")
+    lines += ["", f"| blocks of | {' | '.join(column.words for column in WHOLE)} |", "|---" * (1 + len(WHOLE)) + "|"]
+    lines += [f"| {cell.settings.model.split} | {' | '.join(found[cell, column] for column in WHOLE)} |" for cell in known]
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
