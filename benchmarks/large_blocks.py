@@ -140,13 +140,12 @@ def main() -> None:
         for future in progress.track(as_completed(futures), len(futures), description="Training"):
             future.result()
     found = {key: ", ".join(f"{future.result():.2f}" for future in futures) for key, futures in trained.items()}
-    known = {cell: f"{cell.settings.model.blocks} | {faintest(cell.settings):.0e}" for cell in cells}
-    text = report(describe_environment(seed=0), known, found)
+    text = report(describe_environment(seed=0), {cell: faintest(cell.settings) for cell in cells}, found)
     RESULT.write_text(text)
     print(text)
 
 
-def report(place: dict[str, Any], known: dict[Cell, str], found: dict[tuple[Cell, Column], str]) -> str:
+def report(place: dict[str, Any], faintness: dict[Cell, float], found: dict[tuple[Cell, Column], str]) -> str:
     lines = [
         "## What large blocks need",
         "",
@@ -159,10 +158,11 @@ def report(place: dict[str, Any], known: dict[Cell, str], found: dict[tuple[Cell
         f"| blocks of | batch-norms | faintest | {' | '.join(column.words for column in BRIEF)} |",
         "|---" * (3 + len(BRIEF)) + "|",
     ]
-    for cell, words in known.items():
-        lines.append(f"| {cell.settings.model.split} | {words} | {' | '.join(found[cell, column] for column in BRIEF)} |")
+    for cell, faint in faintness.items():
+        start = f"{cell.settings.model.split} | {cell.settings.model.blocks} | {faint:.0e}"
+        lines.append(f"| {start} | {' | '.join(found[cell, column] for column in BRIEF)} |")
     lines += ["", f"| blocks of | {' | '.join(column.words for column in WHOLE)} |", "|---" * (1 + len(WHOLE)) + "|"]
-    lines += [f"| {cell.settings.model.split} | {' | '.join(found[cell, column] for column in WHOLE)} |" for cell in known]
+    lines += [f"| {cell.settings.model.split} | {' | '.join(found[cell, column] for column in WHOLE)} |" for cell in faintness]
     return "\n".join(lines) + "\n"
 
 

@@ -106,8 +106,8 @@ SCALES = {
             "small",
             "an eighth of the width, two epochs without crops and flips, batches of 32, a higher rate, a smaller β, calibrated "
             "sweeps; an epsilon of 1e-10 in batch-norms; at first no biases in blocks and, but for 15 layers, a larger "
-            "readout; CIFAR-10 and 15 layers: an initial variance of 1e-4; CIFAR-10: half the initial gain of batch-norm; 12 "
-            "and 15 layers: no weight decay; 6 layers: the dense layer whole",
+            "readout; CIFAR-10 and 15 layers: an initial variance of 1e-4 instead of the paper's; CIFAR-10: half the initial "
+            "gain of batch-norm; 12 and 15 layers: no weight decay; 6 layers: the dense layer whole",
             1,
             (
                 "model.width=0.125",
