@@ -141,11 +141,12 @@ def test_archives_that_cannot_be_unpacked_are_removed(server: str, tmp_path: Pat
 
 
 def test_a_full_disk_does_not_cost_the_download(cifar: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+    class Full(io.BytesIO):
+        def write(self, _: object) -> int:
+            raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("ffebm.experiment.data.fetch.shutil.copyfileobj", full)
+        patch.setattr("ffebm.experiment.data.archives._open", lambda _: Full())
         with pytest.raises(OSError, match="No space left"):
             fetch("cifar10", tmp_path / "data", source=cifar)
     assert not (tmp_path / "data" / "cifar-10-batches-py").exists()

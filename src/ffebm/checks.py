@@ -2,28 +2,87 @@
 
 from __future__ import annotations
 
-from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
+import reprlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import nn
+
+# torch is imported where it is needed: settings are checked, and quoted, before it is loaded.
+
+
+def brief(value: object, width: int = 80) -> str:
+    """A value as Python writes it, on one line of at most `width` characters: messages quote what they were given."""
+    return _cut(_Brief(width).repr(value), width)
+
+
+def brief_name(text: str, width: int = 80) -> str:
+    """A key, a name or a path in the middle of a sentence: itself, unless it is long or cannot be shown."""
+    return text if len(text) <= width and text.isprintable() else brief(text, width + 2)[1:-1]
+
+
+class _Brief(reprlib.Repr):
+    """Looks at no more of a value than it shows."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.maxlevel = 3
+        self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdeque = self.maxarray = self.maxdict = (
+            width // 3
+        )
+        self.fillvalue = "…"
+
+    def repr_str(self, x: str, level: int) -> str:
+        return self._quoted(x)
+
+    def repr_bytes(self, x: bytes, level: int) -> str:
+        return self._quoted(x)
+
+    def repr_int(self, x: int, level: int) -> str:
+        digits = int(x.bit_length() * 0.30103) + 1
+        return repr(x) if digits <= self.width else f"a whole number of about {digits:,} digits"  # Python writes none so long
+
+    def repr_instance(self, x: object, level: int) -> str:
+        try:
+            return " ".join(repr(x).split())
+        except Exception:  # whatever it does, it must not hide the message that it is quoted in
+            return f"a {type(x).__name__}"
+
+    def _quoted(self, x: str | bytes) -> str:
+        """Both ends of a text, between its quotes."""
+        whole = repr(x[: self.width])
+        if len(x) <= self.width and len(whole) <= self.width:
+            return whole
+        head, half = len(whole) - len(whole.lstrip("b")) + 1, (self.width - 4) // 2
+        return f"{whole[: head + half]}…{repr(x[-half:])[-half - 1 :]}"
+
+
+def _cut(text: str, width: int) -> str:
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: width + 1])
+    return shown if len(shown) <= width else f"{shown[: width - 1]}…"
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise ValueError(f"Unknown {name} {value!r}; choose one of {', '.join(map(repr, choices))}.")
+        raise ValueError(f"Unknown {name} {brief(value)}; choose one of {', '.join(map(repr, choices))}.")
 
 
 def check_type(name: str, value: object, kind: type, example: str) -> None:
     if not isinstance(value, kind):
-        raise TypeError(f"`{name}` must be a {kind.__name__} such as {example}, got {value!r}.")
+        raise TypeError(f"`{name}` must be a {kind.__name__} such as {example}, got {brief(value)}.")
 
 
 def check_size(name: str, size: int, least: int = 1) -> None:
     if isinstance(size, bool) or not isinstance(size, int) or size < least:
-        raise ValueError(f"`{name}` must be a whole number of at least {least}, got {size!r}: it is a count.")
+        raise ValueError(f"`{name}` must be a whole number of at least {least}, got {brief(size)}: it is a count.")
 
 
 def check_samples_stay_apart(what: str, module: nn.Module, instead: str) -> None:
     """Refuse batch-norm and dropout in a part that runs at every sweep."""
+    from torch.nn.modules.batchnorm import _BatchNorm
+    from torch.nn.modules.dropout import _DropoutNd
+
     for name, part in module.named_modules():
         if isinstance(part, _BatchNorm | _DropoutNd):
             raise ValueError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,27 @@ def write_atomically(path: Path, content: bytes | memoryview | Callable[[IO[byte
         Path(temporary).unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+
+
+def read_regular(path: Path, limit: int) -> bytes:
+    """What a file holds, if it is one, of at most `limit` bytes: neither a pipe nor a device can keep the reader waiting.
+
+    Raises:
+        OSError: it is not there, may not be read, or is a folder, a pipe or a device.
+        ValueError: it is larger than that, or its name is none that a file can have.
+    """
+    # Opening a pipe waits for somebody to write into it, unless told not to.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError("this is a folder, a pipe or a device, not a file")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            content = file.read(limit + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > limit:
+        raise ValueError(f"this file is larger than {limit:,} bytes, the most that is read of it")
+    return content
 
 
 def write_json(path: Path, value: Any) -> None:

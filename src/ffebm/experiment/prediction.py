@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -10,21 +13,23 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from ffebm.experiment.architectures import build_model
+from ffebm.checks import brief_name
 from ffebm.experiment.errors import UserError
+from ffebm.experiment.files import read_regular
 from ffebm.experiment.run import Run
+from ffebm.experiment.trained import load_trained
 
+PIXELS = 40_000_000  # of a picture; a scanned page has 35 million
+LARGEST = 1 << 28  # bytes of its file
 Guesses = list[tuple[str, float]]  # class and probability, the likeliest first
 
 
 @torch.no_grad()
 def predict_images(run: Run, paths: Sequence[Path], top: int = 3) -> list[tuple[Path, Guesses]]:
-    settings = run.settings()
     known = run.description()
-    model = build_model(settings, known.shape, len(known.classes))
-    run.load_weights(model)
+    model, _ = load_trained(run)
     images = torch.stack([read_image(path, known.shape) for path in paths])
-    probabilities = model.eval()(known.normalise(images)).logits.softmax(1)
+    probabilities = model(known.normalise(images)).logits.softmax(1)
     best = probabilities.topk(min(top, len(known.classes)))
     return [
         (path, [(known.classes[i], p) for i, p in zip(indices.tolist(), values.tolist(), strict=True)])
@@ -35,23 +40,39 @@ def predict_images(run: Run, paths: Sequence[Path], top: int = 3) -> list[tuple[
 def read_image(path: Path, shape: Sequence[int]) -> Tensor:
     """The middle square of a picture, scaled to the size and colours of a data set: bytes, (C, H, W)."""
     channels, height, width = shape
+    if not path.is_file():
+        raise UserError(f"There is no file {brief_name(str(path), 200)}.")
     try:
-        with Image.open(path, formats=("PNG", "JPEG")) as image:
-            picture = _opaque(image).convert("L" if channels == 1 else "RGB")
-    except FileNotFoundError:
-        raise UserError(f"There is no file {path}.") from None
+        content = io.BytesIO(read_regular(path, LARGEST))  # a length in the file makes no room for more than there is
+        with _unremarked(), Image.open(content, formats=("PNG", "JPEG")) as image:
+            if image.width * image.height > PIXELS:  # known before any of them is decoded
+                raise ValueError(f"{image.width:,} × {image.height:,} pixels are more than {PIXELS:,}; scale it down")
+            square = _opaque(_middle(image)).convert("L" if channels == 1 else "RGB")
     except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
-        raise UserError(f"{path} is not a readable PNG or JPEG picture: {error}") from None
-    side = min(picture.size)
-    left, upper = (picture.width - side) // 2, (picture.height - side) // 2
-    square = picture.crop((left, upper, left + side, upper + side)).resize((width, height), Image.Resampling.BOX)
-    return torch.from_numpy(np.array(square).reshape(height, width, channels).transpose(2, 0, 1).copy())
+        reason = "this is neither" if isinstance(error, UnidentifiedImageError) else str(error)
+        raise UserError(f"{brief_name(str(path), 200)} is not a readable PNG or JPEG picture: {reason}.") from None
+    scaled = square.resize((width, height), Image.Resampling.BOX)
+    return torch.from_numpy(np.array(scaled).reshape(height, width, channels).transpose(2, 0, 1).copy())
+
+
+@contextmanager
+def _unremarked() -> Iterator[None]:
+    """Without what Pillow has to say on odd pictures that it reads all the same."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _middle(image: Image.Image) -> Image.Image:
+    side = min(image.size)
+    left, upper = (image.width - side) // 2, (image.height - side) // 2
+    return image.crop((left, upper, left + side, upper + side))
 
 
 def _opaque(image: Image.Image) -> Image.Image:
     """In 8 bits and without transparency, which shows white; Pillow's own conversion would clip the one, blacken the other."""
     if image.mode.startswith("I"):
-        return Image.fromarray((np.asarray(image).astype(np.float64) / 257).clip(0, 255).astype(np.uint8))
+        return Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8))
     if "A" in image.getbands() or "transparency" in image.info:
         layer = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)

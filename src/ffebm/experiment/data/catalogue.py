@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ffebm.checks import check_choice
+from ffebm.checks import brief_name, check_choice
 from ffebm.experiment.data.cifar import read_cifar10, read_cifar100
 from ffebm.experiment.data.dataset import DataError, Dataset
 from ffebm.experiment.data.digits import digits
 from ffebm.experiment.data.idx import read_fashion_mnist, read_mnist
 from ffebm.experiment.data.imagenet32 import read_imagenet32
+from ffebm.experiment.settings.paths import folder_in_environment
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,11 @@ def load(name: str, root: Path | None = None) -> Dataset:
     """Read a data set from the folder `root`, or from that which the environment variable FFEBM_DATA names."""
     check_choice("data set", name, NAMES)
     if name == "digits":
+        if root is not None:  # an explicit one; that of the environment is for all data sets
+            raise DataError(
+                f"The digits come with scikit-learn: nothing would be read from {brief_name(str(root), 200)}. Name a data set "
+                "that lies there, for example `ffebm train cifar10-small --data DIR`, or leave the folder out."
+            )
         return digits()
     root = data_folder(name, root)
     folder = _folder(ENTRIES[name], root)
@@ -55,17 +60,17 @@ def data_folder(name: str, root: Path | None) -> Path:
             f"Where is {name}? Name its folder by --data DIR or the environment variable FFEBM_DATA; "
             f"`ffebm data fetch {name} --data DIR` brings it there."
         )
+    shown = brief_name(str(found), 200)
     if found.exists() and not found.is_dir():
-        raise DataError(f"{found} is a file: name the folder that holds {name}.")
+        raise DataError(f"{shown} is a file: name the folder that holds {name}.")
     if not found.is_dir():
-        raise DataError(f"The data folder {found} does not exist. `ffebm data fetch {name} --data DIR` makes one.")
+        raise DataError(f"The data folder {shown} does not exist. `ffebm data fetch {name} --data DIR` makes one.")
     return found
 
 
 def default_folder() -> Path | None:
     """What the environment variable FFEBM_DATA names."""
-    named = os.environ.get("FFEBM_DATA")
-    return Path(named).expanduser().absolute() if named else None
+    return folder_in_environment()
 
 
 def check(root: Path) -> dict[str, str]:

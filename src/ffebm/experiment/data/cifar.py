@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ffebm.checks import brief
 from ffebm.experiment.data.dataset import DataError, Dataset, Samples, checked_samples, joined
 from ffebm.experiment.data.unpickling import read_pickle
 
@@ -15,6 +16,7 @@ CIFAR10_FILES = {
     "test_batch": 10_000,
 }
 CIFAR100_FILES = {"train": 50_000, "test": 10_000}
+LONGEST = 100  # letters of a class's name
 
 
 def read_cifar10(folder: Path) -> Dataset:
@@ -32,12 +34,17 @@ def _read(path: Path, labels: str, classes: int) -> Samples:
     content = read_pickle(path)
     missing = {"data", labels} - content.keys()
     if missing:
-        raise DataError(f"{path} lacks {', '.join(sorted(missing))}; it holds {', '.join(sorted(content))}. Fetch it again.")
+        raise DataError(f"{path} lacks {', '.join(sorted(missing))}; it holds {brief(sorted(content))}. Fetch it again.")
     return checked_samples(content["data"], content[labels], SHAPE, classes, str(path))
 
 
 def _names(path: Path, key: str, classes: int) -> tuple[str, ...]:
-    names = read_pickle(path).get(key)
-    if not isinstance(names, list) or len(names) != classes:
-        raise DataError(f"{path} should name {classes} classes under {key}. Fetch it again.")
-    return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
+    found = read_pickle(path).get(key)
+    names = [_decoded(name) for name in found] if isinstance(found, list) else []
+    if len(names) != classes or not all(0 < len(name) <= LONGEST for name in names):
+        raise DataError(f"{path} should name {classes} classes, in up to {LONGEST} letters each, under {key}. Fetch it again.")
+    return tuple(names)
+
+
+def _decoded(name: object) -> str:
+    return name.decode("utf-8", "replace") if isinstance(name, bytes) else name if isinstance(name, str) else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -67,9 +68,15 @@ class Dataset:
         return self.description.normalise(x)
 
 
-def checked_samples(images: object, labels: object, shape: tuple[int, int, int], classes: int, where: str) -> Samples:
-    """Images and labels as tensors, or a `DataError` that says what is wrong with them and where they came from."""
-    pixels = int(np.prod(shape))
+def checked_samples(
+    images: object, labels: object, shape: tuple[int, int, int], classes: int, where: str, *, first: int = 0
+) -> Samples:
+    """Images and labels as tensors, or a `DataError` that says what is wrong with them and where they came from.
+
+    Args:
+        first: the number by which the file calls the first class.
+    """
+    pixels = math.prod(shape)
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8:
         kind = f"an array of {images.dtype}" if isinstance(images, np.ndarray) else type(images).__name__
         raise DataError(
@@ -77,19 +84,26 @@ def checked_samples(images: object, labels: object, shape: tuple[int, int, int],
         )
     if images.size == 0 or images.size % pixels:
         raise DataError(f"{where}: {images.size} bytes of images are not a whole number of {shape} images. Fetch it again.")
-    try:
-        numbers = np.asarray(labels)
-    except ValueError:
-        numbers = np.empty(0)
-    count = images.size // pixels
-    if numbers.shape != (count,) or numbers.dtype.kind not in "iu":
-        raise DataError(f"{where}: {count} images need as many whole-number labels, got {numbers.shape}. Fetch it again.")
-    if numbers.min() < 0 or numbers.max() >= classes:
+    count, numbers = images.size // pixels, _whole_numbers(labels)
+    if numbers is None or numbers.shape != (count,):
+        got = type(labels).__name__ if numbers is None else numbers.shape
+        raise DataError(f"{where}: {count} images need as many whole-number labels, got {got}. Fetch it again.")
+    low, high = int(numbers.min()), int(numbers.max())
+    if low < first or high >= first + classes:
         raise DataError(
-            f"{where}: labels run from {numbers.min()} to {numbers.max()}, but there are {classes} classes, from 0. "
+            f"{where}: labels run from {low} to {high}, but there are {classes} classes, from {first}. "
             "The file is damaged or belongs to another data set."
         )
-    return Samples(torch.from_numpy(images.reshape(count, *shape).copy()), torch.from_numpy(numbers.astype(np.int64)))
+    return Samples(torch.from_numpy(images.reshape(count, *shape).copy()), torch.from_numpy(numbers.astype(np.int64) - first))
+
+
+def _whole_numbers(labels: object) -> np.ndarray | None:
+    """As an array, or None: numpy would make texts of a list that holds one, each as long as the longest."""
+    if isinstance(labels, np.ndarray):
+        return labels if labels.dtype.kind in "iu" else None
+    if isinstance(labels, list) and all(type(label) is int for label in labels):
+        return np.array(labels, np.int64)
+    return None
 
 
 def joined(parts: list[Samples]) -> Samples:

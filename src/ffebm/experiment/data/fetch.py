@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import os
 import shutil
-import tarfile
 import tempfile
 import urllib.error
 import urllib.request
-import zipfile
-import zlib
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -19,11 +15,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from ffebm.experiment.data.archives import ArchiveError, unpack
 from ffebm.experiment.data.catalogue import ENTRIES
 from ffebm.experiment.data.dataset import DataError
 
 CHUNK = 1 << 18
 TIMEOUT = 60
+FOREIGN = "It is not the official one any more: fetch it by hand, and look at what it is."
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,8 @@ class File:
     """A file at an official address. The MD5 sums are those that torchvision, too, holds these files against."""
 
     url: str
-    md5: str | None = None  # ImageNet publishes none: its archives carry checksums of their own, and are read before use
+    md5: str | None = None
+    size: int | None = None  # in bytes
 
     @property
     def name(self) -> str:
@@ -44,49 +43,61 @@ class Source:
 
     files: tuple[File, ...]
     folder: str  # in which it ends up, below the data folder
+    unpacked: int = 1 << 30  # bytes of its files, at most, all together
     remark: str = ""
 
+    @property
+    def unchecked(self) -> list[str]:
+        """Files that nothing but reading them can be held against."""
+        return [file.name for file in self.files if file.md5 is None]
 
-def _idx(address: str, *sums: str) -> tuple[File, ...]:
+
+def _idx(address: str, *known: tuple[str, int]) -> tuple[File, ...]:
     names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    return tuple(File(f"{address}/{name}-ubyte.gz", md5) for name, md5 in zip(names, sums, strict=True))
+    return tuple(File(f"{address}/{name}-ubyte.gz", md5, size) for name, (md5, size) in zip(names, known, strict=True))
 
 
 SOURCES: dict[str, Source] = {
     "cifar10": Source(
-        (File("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"),),
+        (File("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", 170_498_071),),
         "cifar-10-batches-py",
+        187_000_000,
     ),
     "cifar100": Source(
-        (File("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"),),
+        (File("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", 169_001_437),),
         "cifar-100-python",
+        187_000_000,
     ),
     "mnist": Source(
         _idx(
             "https://ossci-datasets.s3.amazonaws.com/mnist",  # LeCun's own page asks that downloads go elsewhere
-            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "d53e105ee54ea40749a09fcbcd1e9432",
-            "9fb629c4189551a2d022fa330f9573f3",
-            "ec29112dd5afa0611ce80d1b7f02629c",
+            ("f68b3c2dcbeaaa9fbdd348bbdeb94873", 9_912_422),
+            ("d53e105ee54ea40749a09fcbcd1e9432", 28_881),
+            ("9fb629c4189551a2d022fa330f9573f3", 1_648_877),
+            ("ec29112dd5afa0611ce80d1b7f02629c", 4_542),
         ),
         "mnist",
+        12_000_000,
     ),
     "fashion-mnist": Source(
         _idx(
             "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
-            "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-            "25c81989df183df01b3e8a0aad5dffbe",
-            "bef4ecab320f06d8554ea6380940ec79",
-            "bb300cfdad3c16e7a12a480ee83cd310",
+            ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", 26_421_880),
+            ("25c81989df183df01b3e8a0aad5dffbe", 29_515),
+            ("bef4ecab320f06d8554ea6380940ec79", 4_422_102),
+            ("bb300cfdad3c16e7a12a480ee83cd310", 5_148),
         ),
         "fashion-mnist",
+        31_000_000,
     ),
     "imagenet32": Source(
         (
+            # No sum of these two is public; TensorFlow's data sets know those of other archives of the same images.
             File("https://image-net.org/data/downsample/Imagenet32_train.zip"),
             File("https://image-net.org/data/downsample/Imagenet32_val.zip"),
         ),
         "imagenet32",
+        4_200_000_000,  # 1,331,167 images of 3,072 bytes with their labels
         "ImageNet is for non-commercial research; its terms are at https://image-net.org/download.",
     ),
 }
@@ -114,10 +125,15 @@ def fetch(name: str, root: Path, console: Console | None = None, source: Source 
         return target
     if source.remark:
         console.print(source.remark, highlight=False)
+    if source.unchecked:
+        console.print(
+            f"No checksum is known for {' and '.join(source.unchecked)}: only that {name} can be read from it is checked.",
+            highlight=False,
+        )
     downloads = root / f".{source.folder}.download"
     downloads.mkdir(parents=True, exist_ok=True)
     for file in source.files:
-        _download(file, downloads / file.name, console)
+        _download(file, downloads / file.name, console, file.size or source.unpacked)
     with (
         console.status(f"Unpacking and checking {name} …"),
         tempfile.TemporaryDirectory(dir=root, prefix=".unpacked-") as scratch,
@@ -125,7 +141,7 @@ def fetch(name: str, root: Path, console: Console | None = None, source: Source 
         unpacked = Path(scratch) / source.folder
         unpacked.mkdir()
         for file in source.files:
-            _unpack(downloads / file.name, unpacked)
+            _place(downloads / file.name, unpacked, source.unpacked)
         try:
             read(unpacked)
         except DataError as error:
@@ -136,14 +152,14 @@ def fetch(name: str, root: Path, console: Console | None = None, source: Source 
     return target
 
 
-def _download(file: File, path: Path, console: Console) -> None:
+def _download(file: File, path: Path, console: Console, limit: int) -> None:
     """Into `path`.part, going on from what is there; renamed when the checksum is right."""
     if path.exists():
         return
     part = path.with_name(path.name + ".part")
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        _stream(file, part, progress)
+        _stream(file, part, progress, limit)
     found = _md5(part)
     if file.md5 is not None and found != file.md5:
         part.unlink()
@@ -154,7 +170,7 @@ def _download(file: File, path: Path, console: Console) -> None:
     os.replace(part, path)
 
 
-def _stream(file: File, part: Path, progress: Progress) -> None:
+def _stream(file: File, part: Path, progress: Progress, limit: int) -> None:
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(file.url, headers={"User-Agent": "ffebm"} | ({"Range": f"bytes={have}-"} if have else {}))
     try:
@@ -166,6 +182,8 @@ def _stream(file: File, part: Path, progress: Progress) -> None:
             task = progress.add_task(file.name, total=total, completed=start)
             with part.open("ab" if resumed else "wb") as sink:
                 while chunk := answer.read(CHUNK):
+                    if sink.tell() + len(chunk) > limit:
+                        raise DataError(f"{file.url} sends more than the {limit:,} bytes that it should have. {FOREIGN}")
                     sink.write(chunk)
                     progress.update(task, advance=len(chunk))
     except urllib.error.HTTPError as error:
@@ -188,24 +206,13 @@ def _md5(path: Path) -> str:
         return hashlib.file_digest(file, "md5").hexdigest()
 
 
-def _unpack(archive: Path, folder: Path) -> None:
-    """Put the files of an archive into a folder, whatever folders they were in; nothing can land elsewhere."""
+def _place(download: Path, folder: Path, limit: int) -> None:
+    """Put what was downloaded into a folder, unpacked if it is an archive of files."""
+    if not download.name.endswith((".tar.gz", ".zip")):
+        shutil.copy(download, folder / download.name)
+        return
     try:
-        if archive.name.endswith(".tar.gz"):
-            with tarfile.open(archive) as tar:
-                for member in tar:
-                    source = tar.extractfile(member) if member.isfile() else None
-                    if source is not None:
-                        with source, (folder / Path(member.name).name).open("wb") as sink:
-                            shutil.copyfileobj(source, sink)
-        elif archive.suffix == ".zip":
-            with zipfile.ZipFile(archive) as packed:
-                for item in packed.infolist():
-                    if not item.is_dir():
-                        with packed.open(item) as source, (folder / Path(item.filename).name).open("wb") as sink:
-                            shutil.copyfileobj(source, sink)
-        else:
-            shutil.copy(archive, folder / archive.name)
-    except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError) as error:
-        archive.unlink()
-        raise DataError(f"{archive.name} cannot be unpacked: {error}. It was removed; fetch it again.") from None
+        unpack(download, folder, limit)
+    except ArchiveError as error:
+        download.unlink()
+        raise DataError(f"{download.name} cannot be unpacked: {error}. It was removed; fetch it again.") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import struct
 import zlib
@@ -10,9 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
+from ffebm.checks import brief
 from ffebm.experiment.data.dataset import DataError, Dataset, checked_samples
+from ffebm.experiment.files import read_regular
 
 SHAPE = (1, 28, 28)
+LARGEST = 1 << 28  # bytes of a file, packed or not; the largest official one has 47 million
+DIMENSIONS = 4
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 FASHION = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 
@@ -42,20 +47,27 @@ def find(folder: Path, file: str) -> Path:
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """An array of bytes in the idx format: two zero bytes, type 8, the number of dimensions, their sizes, the data."""
+    """An array of bytes in the idx format: two zero bytes, type 8, the number of dimensions, their sizes, the data.
+
+    No more is unpacked than the header announces, and it may announce no more than `LARGEST`.
+    """
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
+        packed = read_regular(path, LARGEST)
+        with gzip.open(io.BytesIO(packed)) if path.suffix == ".gz" else io.BytesIO(packed) as file:
+            header = file.read(4)
+            if len(header) < 4 or header[:3] != b"\0\0\x08":
+                raise DataError(f"{path} does not start like an idx file of bytes. Remove it and fetch it again.")
+            sizes_at = file.read(4 * header[3])
+            if len(sizes_at) < 4 * header[3]:
+                raise DataError(f"{path} ends within its header. Remove it and fetch it again.")
+            sizes = struct.unpack(f">{header[3]}I", sizes_at)
+            announced = math.prod(sizes[:DIMENSIONS])
+            if header[3] > DIMENSIONS or announced > LARGEST:
+                raise DataError(f"{path} announces an array of {header[3]} dimensions, {brief(sizes)}: far too much.")
+            content = file.read(announced + 1)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(f"{path} cannot be unpacked: {error}. Remove it and fetch it again.") from None
-    if len(content) < 4 or content[:3] != b"\0\0\x08":
-        raise DataError(f"{path} does not start like an idx file of bytes. Remove it and fetch it again.")
-    dimensions = content[3]
-    start = 4 + 4 * dimensions
-    if len(content) < start:
-        raise DataError(f"{path} ends within its header. Remove it and fetch it again.")
-    sizes = struct.unpack(f">{dimensions}I", content[4:start])
-    if len(content) - start != math.prod(sizes):
-        raise DataError(
-            f"{path} announces {math.prod(sizes)} bytes and holds {len(content) - start}: truncated or damaged. Fetch it again."
-        )
-    return np.frombuffer(content, np.uint8, offset=start).reshape(sizes)
+    if len(content) != announced:
+        holds = f"{len(content)}" if len(content) < announced else "more"
+        raise DataError(f"{path} announces {announced} bytes and holds {holds}: truncated or damaged. Fetch it again.")
+    return np.frombuffer(content, np.uint8).reshape(sizes)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
+from ffebm.checks import brief
 from ffebm.experiment.data.dataset import DataError, Dataset, Samples, checked_samples, joined
 from ffebm.experiment.data.unpickling import read_pickle
 
@@ -24,9 +23,5 @@ def read_imagenet32(folder: Path) -> Dataset:
 def _read(path: Path) -> Samples:
     content = read_pickle(path)
     if not {"data", "labels"} <= content.keys():
-        raise DataError(f"{path} lacks data or labels; it holds {', '.join(sorted(content))}. Fetch it again.")
-    try:
-        labels = np.asarray(content["labels"]) - 1  # the official files count classes from 1
-    except (TypeError, ValueError):
-        raise DataError(f"{path}: labels must be whole numbers. Fetch it again.") from None
-    return checked_samples(content["data"], labels, SHAPE, CLASSES, str(path))
+        raise DataError(f"{path} lacks data or labels; it holds {brief(sorted(content))}. Fetch it again.")
+    return checked_samples(content["data"], content["labels"], SHAPE, CLASSES, str(path), first=1)  # classes count from 1
