@@ -235,6 +235,7 @@ def test_both_scales_of_beta_tend_to_the_gradient(scale: str) -> None:
         ({"beta": 0.0}, r"`beta` must be non-zero, got 0\.0: .*RecurrentBackprop"),
         ({"beta": -0.1}, 'variant="negative"'),
         ({"beta": math.nan}, "`beta` must be positive"),
+        ({"beta": 1e-17}, r"`beta` must lie between 4\.4e-16 and 1000"),
         ({"variant": "centred"}, "Unknown variant 'centred'; choose one of 'centered'"),
         ({"scale": "batch"}, "Unknown scale 'batch'"),
     ],

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from ffebm.builder import ConvLayer, DenseLayer, build
     from ffebm.calibration import Calibration, calibrate
     from ffebm.energy import Energy, Hopfield, State
-    from ffebm.errors import DivergenceError
+    from ffebm.errors import DivergenceError, UnsettledError, UnsettledWarning
     from ffebm.feedforward import Feedforward
     from ffebm.gradient import (
         BackpropThroughTime,
@@ -49,6 +49,8 @@ __all__ = [
     "SoftPool",
     "State",
     "Unrolled",
+    "UnsettledError",
+    "UnsettledWarning",
     "build",
     "calibrate",
     "clamp",
@@ -66,7 +68,7 @@ _HOMES = {
     "builder": "ConvLayer DenseLayer build",
     "calibration": "Calibration calibrate",
     "energy": "Energy Hopfield State",
-    "errors": "DivergenceError",
+    "errors": "DivergenceError UnsettledError UnsettledWarning",
     "feedforward": "Feedforward",
     "gradient": "BackpropThroughTime EquilibriumPropagation GradientEstimator RecurrentBackprop Unrolled",
     "initialisation": "goe_ initialise",

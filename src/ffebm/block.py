@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
-from ffebm.checks import check_samples_stay_apart, check_type
+from ffebm.checks import check_choice, check_samples_stay_apart, check_type
 from ffebm.energy import Energy
+from ffebm.errors import UnsettledError, UnsettledWarning
 from ffebm.gradient import EquilibriumPropagation, GradientEstimator
 from ffebm.gradient.estimator import full_precision
-from ffebm.iteration import Relaxed
+from ffebm.iteration import Relaxed, change
 from ffebm.nudge import Cost
-from ffebm.relaxation import FixedPoint, Relaxation, check_input
+from ffebm.relaxation import FixedPoint, Relaxation, check_input, check_tensor
+
+Unsettled = Literal["warn", "raise", "ignore"]
+
+UNSETTLED = 0.1  # a mean residual above this, in units of the largest state or of 1, is far from an equilibrium
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -32,9 +38,15 @@ class EnergyBlock(nn.Module):
         relax: how the free equilibrium is found.
         estimator: how its derivative is computed.
         name: how errors name this block.
+        unsettled: what to do when a forward pass ends far from an equilibrium: `"warn"` once, `"raise"`, or `"ignore"` it. Far
+            is a mean residual of the batch above a tenth of the largest state, or of 1; gradients are then finite and wrong.
+            There is no warning with an estimator that needs no equilibrium, `BackpropThroughTime`.
 
     Paper: Eq. [def:deeply-nested-model], Alg. [alg:inference-ff-ebm]
     """
+
+    unsettled: Unsettled = "warn"
+    _warned = False  # whether it has been warned of
 
     def __init__(
         self,
@@ -43,15 +55,18 @@ class EnergyBlock(nn.Module):
         estimator: GradientEstimator = EquilibriumPropagation(),
         *,
         name: str = "",
+        unsettled: Unsettled = "warn",
     ) -> None:
         super().__init__()
         check_type("energy", energy, Energy, "Hopfield([Dense(32, 16)])")
         check_type("relax", relax, Relaxation, "FixedPoint(20)")
         check_type("estimator", estimator, GradientEstimator, "EquilibriumPropagation()")
+        check_choice("unsettled", unsettled, get_args(Unsettled))
         check_samples_stay_apart("The energy", energy, "Put it into a module before or behind the block.")
         self.energy = energy
         self.relax = relax
         self.estimator = estimator
+        self.unsettled = unsettled
         self.residual: Tensor | None = None  # of every sample in the last forward pass, and its sweeps
         self.sweeps: Tensor | None = None
         if name:
@@ -63,20 +78,25 @@ class EnergyBlock(nn.Module):
     @_not_compiled
     def equilibrium(self, x: Tensor) -> Relaxed:
         """All layers at equilibrium, each differentiable, with residual and sweeps."""
+        x = self._enter(x)
         with full_precision(x):
-            relaxed = self.estimator.equilibrium(self.energy, self._enter(x), self.relax)
-        return self._record(relaxed)
+            relaxed = self.estimator.equilibrium(self.energy, x, self.relax)
+            return self._record(relaxed, x)
 
     @_not_compiled
     def losses(self, x: Tensor, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
         """The loss of every sample, shape (B,), nudged elastically where the estimator nudges."""
+        check_tensor("The targets", y)
+        x = self._enter(x)
         with full_precision(x):
-            losses, relaxed = self.estimator.losses(self.energy, self._enter(x), self.relax, cost, y)
-        return losses, self._record(relaxed)
+            losses, relaxed = self.estimator.losses(self.energy, x, self.relax, cost, y)
+            return losses, self._record(relaxed, x)
 
     def _enter(self, x: Tensor) -> Tensor:
         """Check the input and bring it from autocast's precision to the block's own."""
+        refuse_tracing(self.energy.label)
         check_input(self.energy, x)
+        self.energy.check_hooks()
         parameter = next(self.energy.parameters(), None)
         own = torch.promote_types(x.dtype, torch.float32) if parameter is None else parameter.dtype
         half = x.dtype in (torch.float16, torch.bfloat16)
@@ -87,9 +107,44 @@ class EnergyBlock(nn.Module):
             )
         return x.to(own)
 
-    def _record(self, relaxed: Relaxed) -> Relaxed:
+    def _record(self, relaxed: Relaxed, x: Tensor) -> Relaxed:
         self.residual, self.sweeps = relaxed.residual.detach(), relaxed.sweeps
+        silent = self._warned or not self.estimator.assumes_equilibrium
+        if self.unsettled == "raise" or (self.unsettled == "warn" and not silent):
+            self._check_settled(relaxed, x)
         return relaxed
 
+    @torch.no_grad()
+    def _check_settled(self, relaxed: Relaxed, x: Tensor) -> None:
+        state, residual, sweeps = relaxed
+        moves = residual.mean().item()
+        if moves <= UNSETTLED:
+            return
+        most = int(sweeps.max())
+        if most == 1:  # which moved from where all began, and says nothing of what is left: another one does
+            moves = change(self.relax.sweep(self.energy, state, x), state).mean().item()
+        if moves <= UNSETTLED * max(1.0, *(s.abs().max().item() for s in state)):
+            return
+        message = (
+            f"{self.energy.label} has not settled: units still move by {moves:.2g} after {most} sweeps, so its gradient is not "
+            "that of an equilibrium. Give it more sweeps, or a tolerance and many (`FixedPoint(100, tolerance=1e-5)`). If that "
+            "does not help, its weights are too large, or max-pooling inside it flips between positions: take smaller weights, "
+            'or average pooling. Where a block is meant to stop early, give it unsettled="ignore".'
+        )
+        if self.unsettled == "raise":
+            raise UnsettledError(message)
+        self._warned = True
+        warnings.warn(message, UnsettledWarning, stacklevel=2)
+
     def extra_repr(self) -> str:
-        return f"relax={self.relax}, estimator={self.estimator}"
+        unsettled = "" if self.unsettled == "warn" else f", unsettled={self.unsettled!r}"
+        return f"relax={self.relax}, estimator={self.estimator}{unsettled}"
+
+
+def refuse_tracing(what: str) -> None:
+    """A trace would keep the sweeps of one example, and hand out wrong numbers for others without a word."""
+    if torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
+        raise RuntimeError(
+            f"{what} cannot be traced (by `torch.jit.trace` or `torch.onnx.export`): what a relaxation does depends on its "
+            "input, and a trace repeats what it did for one. Save the `state_dict`, and load it into a model built anew."
+        )

@@ -12,7 +12,7 @@ from typing import TypeVar
 from torch import Tensor, nn
 
 from ffebm.activation import Activation, clamp, identity
-from ffebm.block import EnergyBlock
+from ffebm.block import EnergyBlock, Unsettled
 from ffebm.checks import check_size, check_type
 from ffebm.energy import Hopfield
 from ffebm.feedforward import Feedforward
@@ -62,6 +62,7 @@ def build(
     criterion: Criterion | None = None,
     nudge: LastNudge = "elastic",
     weights: Callable[[Tensor], object] | None = None,
+    unsettled: Unsettled = "warn",
 ) -> FFEBM:
     r"""The ff-EBM whose layers, cut into blocks, are `layers`.
 
@@ -76,6 +77,7 @@ def build(
         batch_norm: whether a stage normalises, one answer for all or one per block. Where it does not, it has a bias.
         estimator: one for all, or one per block.
         weights: initialises every convolution in place, for example `functools.partial(goe_, variance=5.9e-5)`.
+        unsettled: what blocks do that end far from an equilibrium: `"warn"` once, `"raise"`, or `"ignore"` it.
 
     Paper: Table [tab:architectures], appendix A.6, Activation Functions
     """
@@ -109,7 +111,7 @@ def build(
             edges.append(_edge(shape, layer, bias=True))
             shape = edges[-1].out_shape(shape)
         energy = Hopfield(edges, [*[activation] * (size - 1), output])
-        blocks.append(EnergyBlock(energy, relax, gradient, name=f"block {number} of {count}"))
+        blocks.append(EnergyBlock(energy, relax, gradient, name=f"block {number} of {count}", unsettled=unsettled))
     readout = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
     model = FFEBM(stages, blocks, readout, criterion, nudge=nudge, input_shape=input_shape)
     return model if weights is None else initialise(model, weights)

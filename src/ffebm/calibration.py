@@ -14,7 +14,7 @@ from torch import Tensor
 from ffebm.block import EnergyBlock
 from ffebm.chaining import Visit, visit
 from ffebm.checks import check_type
-from ffebm.diagnostics import cosines, gradients
+from ffebm.diagnostics import gradients, quiet_copy, smallest_cosine
 from ffebm.energy import State
 from ffebm.gradient import EquilibriumPropagation, GradientEstimator, RecurrentBackprop, Unrolled
 from ffebm.model import FFEBM
@@ -36,7 +36,11 @@ class Tuning:
     omega: float
 
     def apply(self, block: EnergyBlock) -> None:
-        """Give it to a block, whose orders, nudge and kind of gradient stay."""
+        """Give it to a block, whose orders, nudge and kind of gradient stay.
+
+        So does what it does where it does not settle: sweeps that make a good gradient leave far less than it warns of, and
+        when they no longer do, weights have grown, and it is time to calibrate anew.
+        """
         block.relax = replace(_fixed_point(block.relax), steps=self.free, omega=self.omega, tolerance=None)
         block.estimator = _swept(block.estimator, self.nudged, self.omega)
 
@@ -81,23 +85,21 @@ def calibrate(model: FFEBM, x: Tensor, y: Tensor, quality: float = 0.99) -> Cali
     """
     if not 0 < quality < 1:
         raise ValueError(f"`quality` must lie between 0 and 1, got {quality}: it is a cosine, and 1 takes sweeps without end.")
-    model = deepcopy(model)
+    model = quiet_copy(model)
     most = [(_fixed_point(block.relax).steps, _sweeps_of(block.estimator)) for _, block in model.chain]
     visits = visit(model, x)
     courses = [_watch(visited, *sweeps) for visited, sweeps in zip(visits, most, strict=True)]
     truth = _settled_gradients(model, x, y, [course.omega for course in courses])
 
     def measured(tunings: Sequence[Tuning]) -> float:
-        found = cosines(gradients(tune(model, tunings), x, y), truth)
-        needed = (cosine for name, cosine in found.items() if truth[name].any())
-        return min((0.0 if math.isnan(cosine) else cosine for cosine in needed), default=1.0)  # NaN: nothing has arrived yet
+        return smallest_cosine(gradients(tune(model, tunings), x, y), truth)[0]
 
     # Squares of errors add up, and each sweep divides them: the least work has ε² in proportion to the work of a sweep.
     work = [visited.block.energy.sweep_macs(tuple(visited.x.shape[1:])) or 1 for visited in visits]
     shares = [math.sqrt(part * len(work) / sum(work)) for part in work]
     error = math.sqrt(2 * (1 - quality) / len(work))  # an error ε of a vector costs its cosine ε²/2
     tried: dict[tuple[Tuning, ...], float] = {}
-    while error > LEAST and max(tried.values(), default=0.0) < quality:
+    while not tried or (error > LEAST and max(tried.values()) < quality):  # what is out of reach is tried once, too
         tunings = tuple(course.tuning(error * share) for course, share in zip(courses, shares, strict=True))
         if tunings not in tried:
             tried[tunings] = measured(tunings)

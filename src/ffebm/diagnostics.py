@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from ffebm.chaining import ERROR, Visit, elastic_contrasts, named, stationary_contrasts, visit
 from ffebm.energy import Energy, State
-from ffebm.errors import UnsettledError
+from ffebm.errors import DivergenceError, UnsettledError
 from ffebm.gradient import EquilibriumPropagation, RecurrentBackprop
 from ffebm.gradient.equilibrium_propagation import LastBlock
 from ffebm.gradient.estimator import Gradients, differentiate
@@ -19,6 +21,9 @@ from ffebm.iteration import change
 from ffebm.model import FFEBM, ReadoutCost
 from ffebm.nudge import Nudge
 from ffebm.relaxation import FixedPoint, Relaxation
+
+SETTLING = 300  # sweeps that are enough for whatever settles
+SETTLED = 1e-5  # what units may still move by, in units of the largest state or of 1
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ def converged_gradients(model: FFEBM, x: Tensor, y: Tensor, tolerance: float = 1
     Where a block never settles there is no such gradient, and this raises.
     """
     relax = FixedPoint(steps, tolerance=tolerance)
-    exact = deepcopy(model).cpu().double().use(RecurrentBackprop(relax), relax)  # not every device knows float64
+    exact = quiet_copy(model).cpu().double().use(RecurrentBackprop(relax), relax)  # not every device knows float64
     found = gradients(exact, x.cpu().double(), y.cpu())
     for _, block in exact.chain:
         if block.residual is not None and block.residual.max() > tolerance:
@@ -81,6 +86,80 @@ def converged_gradients(model: FFEBM, x: Tensor, y: Tensor, tolerance: float = 1
 def cosines(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> dict[str, float]:
     """The cosine between two gradients of every parameter, computed in float64; NaN where one of them vanishes."""
     return {name: _cosine(g, second[name]) for name, g in first.items()}
+
+
+def smallest_cosine(found: Mapping[str, Tensor], truth: Mapping[str, Tensor], rounding: float = 0.0) -> tuple[float, str]:
+    """The smallest cosine of any parameter's gradient with the true one, and its name; 1 and no name where none counts.
+
+    Args:
+        rounding: a true gradient that is not longer than this part of the longest one has vanished, and does not count.
+    """
+    lengths = {name: _length([g]) for name, g in truth.items()}
+    least = rounding * max(lengths.values(), default=0.0)
+    similar = {name: cosine for name, cosine in cosines(found, truth).items() if not lengths[name] <= least}
+    # NaN: nothing has arrived yet, or what has is not finite.
+    return min(((0.0 if math.isnan(cosine) else cosine, name) for name, cosine in similar.items()), default=(1.0, ""))
+
+
+def quiet_copy(model: FFEBM) -> FFEBM:
+    """A copy to look into, whose blocks say nothing where they do not settle, and whose batch-norms may move."""
+    copy = deepcopy(model)
+    for _, block in copy.chain:
+        block.unsettled = "ignore"
+    return copy
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """How close the gradient that a model makes is to the one at equilibrium."""
+
+    cosine: float  # with the settled gradient, of the parameter that has the smallest; 0 where one of the two diverges
+    parameter: str  # which one that is
+    ratio: float  # the length of the whole gradient over that of the settled one; NaN where one of the two diverges
+    settled: bool  # whether all blocks did: there is no true gradient otherwise, only the one where their sweeps ended
+
+
+def fidelity(model: FFEBM, x: Tensor, y: Tensor) -> Fidelity:
+    """Hold the gradient that a model makes as it is against recurrent backprop at settled phases, on a few samples.
+
+    Unlike `converged_gradients` it stays in the precision of the model, follows its own kind of sweeps, and reports where a
+    block does not settle instead of raising. Parameters whose true gradient vanishes, but for rounding, do not count. The
+    model, its batch-norms and the random numbers to come are left as they were.
+    """
+    try:
+        with _draws_put_back(x):
+            found = gradients(quiet_copy(model), x, y)
+        with _draws_put_back(x):
+            exact, settled = _settled(quiet_copy(model), x)
+        with _draws_put_back(x):
+            truth = gradients(exact, x, y)
+    except DivergenceError:
+        return Fidelity(0.0, "", math.nan, settled=False)
+    cosine, parameter = smallest_cosine(found, truth, 16 * torch.finfo(x.dtype).eps)
+    length, true_length = _length(found.values()), _length(truth.values())
+    return Fidelity(cosine, parameter, length / true_length if true_length else math.nan, settled)
+
+
+def _draws_put_back(x: Tensor) -> AbstractContextManager[None]:
+    """Random numbers that the next pass draws again: a stage may hold dropout, which must drop the same."""
+    return torch.random.fork_rng([x.device] if x.is_cuda else [])
+
+
+@torch.no_grad()
+def _settled(model: FFEBM, x: Tensor) -> tuple[FFEBM, bool]:
+    """The model with phases that last until they settle, and whether they do.
+
+    The adjoint approaches its end as fast as a block its equilibrium, so it gets as many iterations, and one for each layer
+    that an error has to cross. A tolerance would end it before a faint error has arrived.
+    """
+    settled = True
+    for stage, block in model.chain:
+        block.relax = replace(block.relax, steps=SETTLING, tolerance=None)  # it ends where only rounding is left
+        state, residual, sweeps = block.equilibrium(stage(x))
+        settled &= residual.max().item() <= SETTLED * max(1.0, *(s.abs().max().item() for s in state))
+        block.estimator = RecurrentBackprop(replace(block.relax, steps=int(sweeps.max()) + len(state)))
+        x = state[-1]
+    return model, settled
 
 
 @dataclass(frozen=True)
@@ -225,6 +304,11 @@ class _Curve:
         ep, id_, off, norm = (torch.stack(column) for column in zip(*self.rows, strict=True))
         rounding = 1e4 * torch.finfo(norm.dtype).eps * norm.max()
         return Transient(name, block, ep, id_, off / torch.where(norm > rounding, norm, norm[-1]), self.cosine)
+
+
+def _length(gradients: Iterable[Tensor]) -> float:
+    """The Euclidean norm of them all, in float64: the square of a small gradient is zero in float32."""
+    return math.hypot(*(g.detach().cpu().double().norm().item() for g in gradients))
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:

@@ -20,3 +20,7 @@ class DivergenceError(RuntimeError):
 
 class UnsettledError(RuntimeError):
     """An equilibrium was needed, and the relaxation found none."""
+
+
+class UnsettledWarning(UserWarning):
+    """A block's gradient is that of an equilibrium, and its relaxation ended far from one."""

@@ -23,6 +23,7 @@ class Feedforward(nn.Module):
         self.norm = nn.Identity() if norm is None else norm
 
     def forward(self, s: Tensor) -> Tensor:
+        self.connection.check_hooks("the connection of a stage")
         return self.norm(self.connection.up(s))
 
     def macs(self, shape: Shape) -> int | None:

@@ -75,6 +75,16 @@ class Interaction(nn.Module, ABC):
         """Whether the parameters are these and no others: a parametrised weight is a function of one, not one itself."""
         return all(name in names for name, _ in self.named_parameters())
 
+    def check_hooks(self, where: str) -> None:
+        """Refuse tensors that a hook on `forward` renews, as pruning does: sweeps call `up` and `down`, which run no hooks."""
+        stale = [name for name, value in vars(self).items() if isinstance(value, Tensor)] if self._forward_pre_hooks else []
+        if stale:
+            raise RuntimeError(
+                f"{', '.join(f'`{name}`' for name in stale)} of {self} ({where}) is computed by a hook on `forward`, the way "
+                "of pruning and of the old `weight_norm` and `spectral_norm`: sweeps call `up` and `down`, which run no hooks, "
+                "so it would never change. Use `torch.nn.utils.parametrize`, or make a pruning permanent by `prune.remove`."
+            )
+
     def macs(self, shape: Shape) -> int | None:
         """Multiply-accumulates of one `up` for one sample, or None where they are not known."""
         return None

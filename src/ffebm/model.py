@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ffebm.block import EnergyBlock
+from ffebm.block import EnergyBlock, refuse_tracing
 from ffebm.checks import check_choice, check_samples_stay_apart, check_type
 from ffebm.gradient import GradientEstimator
-from ffebm.relaxation import Relaxation
+from ffebm.relaxation import Relaxation, check_tensor
 from ffebm.summary import Summary, summarise
 
 Criterion = Callable[[Tensor, Tensor], Tensor]  # (logits, y) -> one loss per sample
@@ -21,10 +22,21 @@ LastNudge = Literal["elastic", "stationary"]
 
 
 class Output(NamedTuple):
-    """What a model returns."""
+    """What a model returns: logits, and losses if targets were given; `logits, losses = model(x)` has None for them."""
 
     logits: Tensor
-    losses: Tensor | None = None  # (B,), when a target was given
+    losses: Tensor | None = None  # (B,), when a target was given; asking for it by name raises where there is none
+
+
+def _losses(output: Output) -> Tensor:
+    losses = output[1]
+    if losses is None:
+        raise AttributeError("This output has no `losses`, because the model got no targets: call `model(x, y)`.")
+    return losses
+
+
+# Put in afterwards: torch and accelerate take only a tuple without a further base for a named tuple.
+setattr(Output, "losses", property(_losses, doc="The loss of every sample, shape (B,), when a target was given."))  # noqa: B010
 
 
 class FFEBM(nn.Module):
@@ -33,7 +45,7 @@ class FFEBM(nn.Module):
     $$s^0 = x, \qquad x^k = F^k(s^{k-1}), \qquad s^k = \operatorname{argmin}_s E^k(s, \theta^k, x^k), \qquad o = F^N(s^{N-1})$$
 
     `model(x).logits` are the logits, differentiable like the output of any module. `model(x, y).losses` has the loss of every
-    sample; reduce those as you like and call `backward`. The logits are then for metrics only, and carry no gradient.
+    sample; reduce those as you like and call `backward`. The logits are then for metrics only: differentiating them raises.
 
     Args:
         stages: the digital parts $F^1 \ldots F^{N-1}$, any modules. Each runs once per step, so batch-norm is welcome.
@@ -89,11 +101,13 @@ class FFEBM(nn.Module):
         if y is not None and self.nudge == "elastic":
             losses, relaxed = last_block.losses(x, ReadoutCost(self.readout, self.criterion), y)
             with torch.no_grad():
-                return Output(self.readout(relaxed.state[-1].detach()), losses)
+                logits = self.readout(relaxed.state[-1].detach())
+            return Output(_for_metrics(logits, losses), losses)
         logits = self.readout(last_block(x))
         if y is None:
             return Output(logits)
-        return Output(logits.detach(), per_sample_losses(self.criterion, logits, y))
+        losses = per_sample_losses(self.criterion, logits, y)
+        return Output(_for_metrics(logits.detach(), losses), losses)
 
     def _run(self, stage: nn.Module, s: Tensor) -> Tensor:
         if not (self.recompute and torch.is_grad_enabled()):
@@ -101,7 +115,9 @@ class FFEBM(nn.Module):
         return checkpoint(stage, s, use_reentrant=False, context_fn=lambda: (nullcontext(), _statistics_aside(stage)))
 
     def _check(self, x: Tensor, y: Tensor | None) -> None:
-        """Refuse bad input before a stage sees it: batch-norm would remember a NaN."""
+        """Refuse bad input before a stage sees it: batch-norm would remember a NaN, or a variance that overflows."""
+        refuse_tracing("The model")
+        check_tensor("The input of the model", x)
         if x.dim() < 2 or x.numel() == 0 or (self.input_shape is not None and x.shape[1:] != self.input_shape):
             expected = "(batch, ...)" if self.input_shape is None else f"(batch, {', '.join(map(str, self.input_shape))})"
             raise ValueError(
@@ -110,13 +126,12 @@ class FFEBM(nn.Module):
             )
         if not x.is_floating_point():
             raise TypeError(f"The model takes floating-point inputs, got {x.dtype}: normalise images, or use `x.float()`.")
-        if not bool(x.isfinite().all()):
-            raise ValueError(
-                f"The input has {int((~x.isfinite()).sum())} non-finite values among {x.numel()}: look into the data."
-            )
-        if y is not None and (not isinstance(y, Tensor) or y.shape[:1] != x.shape[:1]):
-            got = f"of shape {tuple(y.shape)}" if isinstance(y, Tensor) else f"in a {type(y).__name__}"
-            raise ValueError(f"Each sample needs one target, in a tensor: got {len(x)} samples and targets {got}.")
+        _check_size(x)
+        if y is None:
+            return
+        check_tensor("The targets", y)
+        if y.shape[:1] != x.shape[:1]:
+            raise ValueError(f"Each sample needs one target: got {len(x)} samples and targets of shape {tuple(y.shape)}.")
 
     @property
     def chain(self) -> list[tuple[nn.Module, EnergyBlock]]:
@@ -146,6 +161,47 @@ class FFEBM(nn.Module):
         return f"nudge={self.nudge!r}"
 
 
+def _check_size(x: Tensor) -> None:
+    """Refuse what is not finite, and what is too large to be squared and summed, in one pass over the input."""
+    low, high = x.detach().aminmax()
+    largest = torch.maximum(-low, high)  # NaN where there is one
+    precision = torch.promote_types(x.dtype, torch.float32)  # batch-norm computes the variance of halves in float32
+    limit = math.sqrt(torch.finfo(precision).max / x.numel())
+    if bool(largest <= limit):
+        return
+    if bool(largest.isfinite()):
+        raise ValueError(
+            f"The input has values of up to {largest.item():.1e}, too large for {precision}: the sum of their squares "
+            "overflows, and batch-norms would remember an infinite variance for ever. Look into the data, and normalise it."
+        )
+    raise ValueError(f"The input has {int((~x.isfinite()).sum())} non-finite values among {x.numel()}: look into the data.")
+
+
+def _for_metrics(logits: Tensor, losses: Tensor) -> Tensor:
+    """Logits without a graph that say so when they are differentiated, where the losses beside them can be."""
+    if not (torch.is_grad_enabled() and losses.requires_grad):
+        return logits
+    anchor = torch.empty(0, requires_grad=True)  # instead of the losses, whose whole graph kept logits would keep alive
+    return cast(Tensor, _ForMetrics.apply(logits, anchor))
+
+
+class _ForMetrics(torch.autograd.Function):
+    """The identity, which keeps nothing, and refuses to be differentiated."""
+
+    @staticmethod
+    def forward(_: Any, logits: Tensor, _anchor: Tensor) -> Tensor:
+        return logits.view_as(logits)
+
+    @staticmethod
+    def backward(_: Any, grad: Tensor) -> tuple[None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if not bool(grad.any()):  # of a loss that does not depend on them; DDP and checkpoints ask anyway
+            return None, None
+        raise RuntimeError(
+            "The logits beside losses are for metrics and carry no gradient: the losses come with their own. Call "
+            "`losses.mean().backward()`; to differentiate logits, call the model without targets, `model(x).logits`."
+        )
+
+
 @contextmanager
 def _statistics_aside(stage: nn.Module) -> Iterator[None]:
     """Give batch-norms copies of their running statistics, so that a batch seen twice does not count twice in them."""
@@ -173,10 +229,26 @@ class ReadoutCost(nn.Module):
 
 
 def per_sample_losses(criterion: Criterion, logits: Tensor, y: Tensor) -> Tensor:
-    losses = criterion(logits, y)
+    try:
+        losses = criterion(logits, y)
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        if type(error) not in (IndexError, RuntimeError, TypeError, ValueError):
+            raise  # a device out of memory, for example
+        raise type(error)(_refused(logits, y, error)) from error
     if losses.shape != logits.shape[:1]:
         raise ValueError(
             f"The criterion must return one loss per sample, shape ({logits.shape[0]},), got {tuple(losses.shape)}: "
             'nudges act sample by sample. Give it reduction="none", and sum over anything but the batch.'
         )
     return losses
+
+
+def _refused(logits: Tensor, y: Tensor, error: Exception) -> str:
+    """Why a criterion refuses targets; cross-entropy, the usual one, says little about them."""
+    span = f" between {y.min().item():g} and {y.max().item():g}" if y.numel() and not y.is_complex() else ""
+    classes = logits.shape[1] if logits.dim() > 1 else 1
+    return (
+        f"The criterion refuses these targets: {y.dtype} of shape {tuple(y.shape)}{span}, for logits of shape "
+        f"{tuple(logits.shape)}. It says: {str(error).strip().rstrip('.')}. Cross-entropy takes one class per sample, "
+        f"int64 from 0 to {classes - 1}, or a probability for each of the {classes} classes."
+    )

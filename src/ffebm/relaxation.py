@@ -267,8 +267,15 @@ def _joined(pieces: Sequence[Relaxed]) -> Relaxed:
     return Relaxed(tuple(torch.cat(layer) for layer in zip(*states, strict=True)), torch.cat(residuals), torch.cat(sweeps))
 
 
+def check_tensor(what: str, value: object) -> None:
+    """Refuse arrays and lists: most of what they lack would only show far from here."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{what} must be a tensor, got a {type(value).__name__}: convert it by `torch.as_tensor`.")
+
+
 def check_input(energy: Energy, x: Tensor) -> None:
     """Refuse an input that has no batch of samples."""
+    check_tensor(f"The input of {energy.label}", x)
     if x.dim() < 2 or x.numel() == 0:
         raise ValueError(
             f"The input of {energy.label} must have shape (batch, ...) with at least one sample and one unit, "

@@ -6,7 +6,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,8 @@ class Gradients(NamedTuple):
 
 class GradientEstimator(ABC):
     """Solves for the equilibrium of a block *and* owns its derivative."""
+
+    assumes_equilibrium: ClassVar[bool] = True  # whether its derivative is one of an equilibrium, and wrong elsewhere
 
     @abstractmethod
     def equilibrium(self, energy: Energy, x: Tensor, relax: Relaxation) -> Relaxed:

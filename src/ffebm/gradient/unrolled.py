@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -48,6 +48,8 @@ class BackpropThroughTime(GradientEstimator):
 
     Paper: appendix A.5, the gradient that Eq. [eq:gdd] truncates
     """
+
+    assumes_equilibrium: ClassVar[bool] = False
 
     def equilibrium(self, energy: Energy, x: Tensor, relax: Relaxation) -> Relaxed:
         return _reaching(relax(energy, x), energy, x)
