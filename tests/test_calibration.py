@@ -177,3 +177,11 @@ def test_bad_requests_are_refused() -> None:
     model.use(ESTIMATORS["ep"], Mine(3))
     with pytest.raises(TypeError, match="calibration can choose"):
         calibrate(model, x, y)
+
+
+def test_a_quality_beyond_rounding_is_tried_once() -> None:
+    model = make("dense", 2, ESTIMATORS["ep"], relax=FixedPoint(5)).float()
+    found = calibrate(model, *batch(model, 12), quality=0.9999999999)
+    assert not found.reached
+    assert [tuning.free for tuning in found.tunings] == [5] * len(found.tunings)  # all that there are
+    assert found.cosine > 0.9

@@ -213,6 +213,22 @@ def test_data_folders_come_from_the_option_or_the_environment(tmp_path: Path, mo
         (["data", "fetch", "cifar10"], "Where to?"),
         (["data", "fetch", "mnits", "--data", "x"], "Unknown data set `mnits`"),
         (["settings", "foo"], "No setting has `foo` in its name"),
+        (["settings", "x" * 1_000_000], "…xxx"),
+        (["presets", "\udcff"], "Unknown preset `\\udcff`"),
+        (["train", "/dev/zero"], "a device"),
+        (["train", "model.width=\udcff"], "cannot be written as UTF-8"),
+        (["train", "--output", "\udcff"], "cannot be written as UTF-8"),
+        (["train", "--output", "~nosuchuser/x"], "there is no home folder ~nosuchuser"),
+        (["train", "--data", "~nosuchuser"], "there is no home folder ~nosuchuser"),
+        (["train", "--output", "x" * 100_000], "The system refused: File name too long: xxx"),
+        (["train", "--data", "."], "The digits come with scikit-learn"),
+        (["train", "data.root=/tmp"], "The digits come with scikit-learn"),
+        (["bench", "--data", "."], "add --trained STEPS"),
+        (["bench", "dense", "--trained", "5", "--data", "."], "add --trained STEPS and such a net"),
+        (["bench", "conv12:inf"], "No net is called"),
+        (["reproduce", "static", "--scale", "tiny", "--data", "."], "makes images of its own"),
+        (["report", "x", "--no-microscope", "--data", "."], "are for the microscope"),
+        (["report", "x", "--title", "\udcff"], "cannot be written as UTF-8"),
     ],
 )
 def test_mistakes_are_told_not_traced(
@@ -229,6 +245,109 @@ def test_mistakes_are_told_not_traced(
     assert message in shown
     assert "Traceback" not in shown
     assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").rglob("settings.toml"))
+
+
+def test_a_home_that_is_not_there_is_told_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FFEBM_DATA", "~nosuchuser")
+    for arguments in (["train", "cifar10-small"], ["data", "check"]):
+        monkeypatch.setattr(sys, "argv", ["ffebm", *arguments])
+        with pytest.raises(SystemExit):
+            command_line.main()
+        assert "The environment variable FFEBM_DATA is ~nosuchuser: there is no home folder" in capfd.readouterr().err
+
+
+def test_the_folder_of_data_that_is_not_used_is_told_later_too(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for arguments in (["evaluate", run], ["report", run, "--output", tmp_path / "report"], ["train", "--resume", run]):
+        monkeypatch.setattr(sys, "argv", ["ffebm", *map(str, arguments), "--data", str(tmp_path)])
+        with pytest.raises(SystemExit):
+            command_line.main()
+        assert "The digits come with scikit-learn" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["report", "x", "--sample", "1" + "0" * 30],
+        ["report", "x", "--sample", "9" * 5000],
+        ["predict", "x", "y", "--top", "1" + "0" * 30],
+        ["reproduce", "static", "--seed", "1" + "0" * 30],
+        ["bench", "--threads", "1000000"],
+        ["train", "--" + "x" * 100_000],
+        ["x" * 100_000],
+    ],
+    ids=lambda arguments: arguments[0][:10],
+)
+def test_options_out_of_all_bounds_are_told_in_short(arguments: list[str]) -> None:
+    result = CliRunner().invoke(command_line.app, arguments, catch_exceptions=False)
+    assert result.exit_code == 2
+    assert len(result.output) < 3000
+
+
+def test_arguments_that_are_not_text_are_shown(tmp_path: Path) -> None:
+    """In a process of its own: names of files may be any bytes, and its streams are files."""
+    for arguments, message in (
+        ([b"train", b"\xff"], "Unknown preset"),
+        ([b"predict", b"no\xffwhere", b"x"], "cannot be written"),
+    ):
+        done = subprocess.run([os.fsencode(sys.executable), b"-m", b"ffebm", *arguments], capture_output=True, cwd=tmp_path)
+        assert done.returncode == 1
+        assert message in done.stderr.decode()
+        assert b"\\udcff" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (MemoryError(), "The memory of this machine does not suffice"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "The memory of this machine does not suffice"),
+        (RecursionError(), "nested too deep"),
+        (OSError(28, "No space left on device", "x" * 10_000), "The system refused: No space left on device: xxx"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_the_machine_lacks_is_one_line(
+    error: Exception, message: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(command_line, "app", fail)
+    with pytest.raises(SystemExit):
+        command_line.main()
+    (line,) = capfd.readouterr().err.splitlines()
+    assert message in line
+    assert len(line) < 400
+
+
+def test_errors_of_our_own_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("a mistake in the program")
+
+    monkeypatch.setattr(command_line, "app", fail)
+    with pytest.raises(RuntimeError, match="a mistake"):
+        command_line.main()
+
+
+def test_our_warnings_are_lines_without_places(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    import warnings
+
+    class UnsettledWarning(UserWarning):
+        pass
+
+    def warn() -> None:
+        warnings.simplefilter("always")
+        warnings.warn("block 1 [of 2] has not settled", UnsettledWarning, stacklevel=1)
+        warnings.warn("another", UserWarning, stacklevel=1)
+
+    monkeypatch.setattr(command_line, "app", warn)
+    command_line.main()
+    first, *rest = capfd.readouterr().err.splitlines()
+    assert first == "Warning: block 1 [of 2] has not settled"
+    assert "test_command_line.py" in "".join(rest)
 
 
 def test_unreadable_pictures_and_weights_are_told(

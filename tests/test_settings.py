@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import re
 import runpy
 import tomllib
@@ -12,12 +14,20 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from torch import Tensor, nn
 
 from ffebm import BackpropThroughTime, EquilibriumPropagation, FixedPoint, RecurrentBackprop, Unrolled
+from ffebm.checks import brief, brief_name
+from ffebm.experiment import forecast
 from ffebm.experiment.architectures import build_estimator, build_model
+from ffebm.experiment.data import DataError, load
+from ffebm.experiment.files import read_regular
 from ffebm.experiment.preset import preset_names, read_preset, read_preset_or_file
 from ffebm.experiment.settings import Gradient, Settings, SettingsError, documented, read_settings, settings_from
+from ffebm.experiment.settings.duration import in_words
+from ffebm.experiment.settings.sections import MOST_SWEEPS
+from ffebm.experiment.training import preparing
 
 # Top-1 accuracy by EP and ID, as printed: Table [table:split], Table [tab:scaling].
 PRINTED = {
@@ -217,6 +227,33 @@ def test_overrides_take_toml_values_text_and_none() -> None:
         ("model=5", "`model` of the command line: this is a section, not a value"),
         ("model.split=two", "`model.split` of the command line: input should be a whole number or a list of whole numbers"),
         ("model.channels=4,4", r"`model.channels` .* a list of whole numbers such as \[2, 2\], got '4,4'"),
+        ("model.width=1e308", "between 1e-30 and 1e.30 in size, as 32-bit floats hold it, got 1e.308"),
+        ("model.width=1e6", "`width` makes the largest layer 3.2e.07 channels or units, and 10,000,000 are the most"),
+        ("optimiser.learning_rate=1e308", "as 32-bit floats hold it"),
+        ("optimiser.weight_decay=1e300", "as 32-bit floats hold it"),
+        ("model.variance=1e-320", "as 32-bit floats hold it"),
+        ("model.width=1" + "0" * 400, "got a whole number of about 401 digits"),
+        ("trainer.threads=2147483648", "less than or equal to 4096"),
+        ("data.workers=1000000000", "less than or equal to 1024"),
+        ("data.crop_padding=1025", "less than or equal to 1024"),
+        ("trainer.epochs=1" + "0" * 20, "a whole number may be 2,147,483,647 at most, got 1" + "0" * 20),
+        ("model.dense=[9" + "9" * 30 + "]", "2,147,483,647 at most"),
+        (
+            "relaxation.steps=1" + "0" * 20,
+            "100,000 sweeps are the most: at a millisecond a sweep, so many take 3 billion years",
+        ),
+        ("gradient.steps=1" + "0" * 4000, "as long as there has been a universe"),
+        ("trainer.epochs=1" + "0" * 5000, "a number in it has thousands of digits"),
+        ("model.channels=" + "[" * 2000 + "]" * 2000, "its brackets are nested too deep"),
+        ("model.channels={" + "a." * 5000 + "a=1}", "more than 100 dots"),
+        ("model.channels=[" + "1, " * 1001 + "]", "1,001 layers are asked for, and 1,000 are the most"),
+        ("data.root=~nosuchuser/x", "there is no home folder ~nosuchuser; name the folder in full"),
+        ("data.root=a\udcff", r"`data.root=a\\udcff` cannot be used: it cannot be written as UTF-8"),
+        ("seed=1\nsweeps = 2", "`seed` of the command line: input should be a valid integer"),
+        (
+            "optimiser.momentum=0.5",
+            "`optimiser.momentum` has no effect here: Adam has its own; take optimiser.kind=sgd, or leave",
+        ),
     ],
 )
 def test_impossible_settings_say_what_is_wrong(override: str, message: str) -> None:
@@ -250,6 +287,199 @@ def test_files_with_mistakes_name_themselves(tmp_path: Path) -> None:
         read_preset_or_file(str(tmp_path / "none.toml"))
     with pytest.raises(SettingsError, match="did you mean `cifar10-l12-bs2`"):
         read_preset_or_file("cifar10-l12-b2")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "idle"),
+    [
+        (["optimiser.momentum=0.5", "optimiser.kind=sgd"], []),
+        (["gradient.quality=0.9", "sweeps=calibrated"], []),
+        (["gradient.quality=0.9", "sweeps=settle"], ["gradient.quality"]),
+        (["relaxation.tolerance=1e-3", "gradient.omega=1.2", "sweeps=plain"], ["relaxation.tolerance", "gradient.omega"]),
+        (["relaxation.omega=1.2", "gradient.tolerance=1e-3", "sweeps=plain"], ["relaxation.omega", "gradient.tolerance"]),
+        (["relaxation.omega=1.2", "gradient.tolerance=1e-3", "sweeps=settle"], []),
+        (["gradient.tolerance=1e-3", "sweeps=calibrated"], ["gradient.tolerance"]),
+        (["gradient.steps=3", "gradient.kind=bptt"], ["gradient.steps"]),
+        (["gradient.beta=0.1", "gradient.variant=positive", "gradient.kind=id"], []),  # as in tables, whose columns are kinds
+    ],
+)
+def test_a_setting_that_does_nothing_is_refused(overrides: list[str], idle: list[str]) -> None:
+    if not idle:
+        read_preset("digits", overrides)
+        return
+    with pytest.raises(SettingsError) as caught:
+        read_preset("digits", overrides)
+    assert re.findall(r"^`([\w.]+)` has no effect", str(caught.value), re.MULTILINE) == idle
+
+
+def test_files_may_list_settings_that_do_nothing() -> None:
+    settings_from({"sweeps": "plain", "gradient": {"quality": 0.9, "kind": "bptt"}, "optimiser": {"momentum": 0.5}})
+
+
+def test_only_files_of_a_reasonable_size_are_read(tmp_path: Path) -> None:
+    pipe, folder, large = tmp_path / "pipe.toml", tmp_path / "folder.toml", tmp_path / "large.toml"
+    os.mkfifo(pipe)
+    folder.mkdir()
+    large.write_bytes(b"#" * 1_000_001)
+    for path, reason in (
+        (pipe, "a pipe"),
+        (folder, "a folder"),
+        (Path("/dev/zero"), "a device"),
+        (large, "larger than 1,000,000"),
+    ):
+        with pytest.raises(SettingsError, match=f"is not a readable TOML file: .*{reason}"):
+            read_preset_or_file(str(path))
+    large.write_bytes(b"seed = 3")
+    assert read_regular(large, 8) == b"seed = 3"
+    with pytest.raises(ValueError, match="larger than 7 bytes"):
+        read_regular(large, 7)
+    with pytest.raises(OSError, match="not a file"):
+        read_regular(folder, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("seed = 1" + "0" * 5000, "a number in it has thousands of digits"),
+        ("seed = " + "[" * 2000, "its brackets are nested too deep"),
+        ("a." * 100_000 + "a = 1", "more than 100 dots"),
+        ("seed = 1 " + "x" * 10_000, "Expected newline"),
+    ],
+)
+def test_files_that_no_one_wrote_are_answered_at_once(text: str, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "my.toml"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match=reason) as caught:
+        read_settings(path)
+    assert len(str(caught.value)) < 400
+
+
+def test_rows_of_dots_are_no_keys(tmp_path: Path) -> None:
+    path = tmp_path / "my.toml"
+    path.write_text(f"# {'.' * 1000}\nseed = 3\n")
+    assert read_settings(path).seed == 3
+
+
+def test_of_many_mistakes_the_first_are_explained() -> None:
+    with pytest.raises(SettingsError) as caught:
+        settings_from({f"key{number}": 1 for number in range(1000)})
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 11
+    assert lines[-1] == "… and 990 more."
+    with pytest.raises(SettingsError, match=r"`model\.channels`") as caught:
+        settings_from({"model": {"channels": [f"a{number}" for number in range(1000)]}})
+    assert len(str(caught.value).splitlines()) == 1  # one key, however often
+
+
+def test_long_names_are_compared_with_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparing takes the longer, the longer they are."""
+    import difflib
+
+    compared: list[str] = []
+
+    def note(word: str, _known: list[str], **_: float) -> list[str]:
+        compared.append(word)
+        return []
+
+    monkeypatch.setattr(difflib, "get_close_matches", note)
+    with pytest.raises(SettingsError, match="Unknown key") as caught:
+        settings_from({"x" * 1_000_000: 1, "short": 2, **{f"k{number}": 1 for number in range(1000)}})
+    assert len(str(caught.value)) < 5000
+    assert set(compared) == {"short", *(f"k{number}" for number in range(8))}
+    with pytest.raises(SettingsError, match="Unknown preset `xxx"):
+        read_preset("x" * 1_000_000)
+    assert "x" * 1_000_000 not in compared
+
+
+@pytest.mark.parametrize("value", [None, True, 1.5, "text", [1, "a"], {"a": (1, 2)}, b"bytes", Path("a")])
+def test_short_values_are_quoted_whole(value: object) -> None:
+    assert brief(value) == repr(value)
+
+
+class Awkward:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("x" * 10**6, "\udcff" * 100, "\x1b[31m" * 100, "a\nb" * 100, b"\xff" * 1000, "'" * 300, "\\" * 300, Path("x" * 1000)),
+        *(
+            10**20,
+            -(10**5000),
+            [10**5000],
+            list(range(10**6)),
+            {"x" * 10**5: "y" * 10**5},
+            nn.Linear(2, 3),
+            Awkward(),
+            ["x" * 99] * 9,
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_values_are_quoted_on_one_line(value: object) -> None:
+    for width in (20, 80):
+        shown = brief(value, width)
+        assert len(shown) <= width
+        assert shown.isprintable()
+    if isinstance(value, str):
+        assert brief_name(value).isprintable()
+        assert len(brief_name(value)) <= 80
+
+
+def test_nothing_nested_is_too_deep_to_be_quoted() -> None:
+    nested: list[object] = []
+    nested.append(nested)
+    assert "…" in brief(nested)
+
+
+def test_long_times_have_words() -> None:
+    assert [in_words(seconds) for seconds in (0.2, 1, 59, 3600, 86_400 * 3, 31_557_600, 10**15)] == [
+        *("1 second", "1 second", "59 seconds", "1 hour", "3 days", "1 year", "32 million years")
+    ]
+
+
+def test_the_digits_are_read_from_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who names a folder means what lies in it."""
+    with pytest.raises(
+        DataError, match=r"The digits come with scikit-learn: nothing would be read from .*cifar10-small --data"
+    ):
+        load("digits", tmp_path)
+    monkeypatch.setenv("FFEBM_DATA", str(tmp_path))  # which is for all data sets
+    assert load("digits").shape == (1, 8, 8)
+
+
+def test_a_model_beyond_the_memory_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingsError, match=r"The model has 25,805,\d{3},\d{3},\d{3} parameters\. .* GB, .* this machine has"):
+        preparing.prepare(read_preset("digits", ["model.width=40000"]))
+    settings = read_preset("digits", ["trainer.accelerator=cpu"])
+    parameters = sum(p.numel() for p in preparing.prepare(settings).model.parameters())
+    monkeypatch.setattr(forecast, "_physical_memory", lambda: 16 * parameters)  # weights, gradient, two moments
+    preparing.prepare(settings)
+    monkeypatch.setattr(forecast, "_physical_memory", lambda: 16 * parameters - 1)
+    with pytest.raises(SettingsError, match=r"take a smaller model\.width"):
+        preparing.prepare(settings)
+    preparing.prepare(read_preset("digits", ["trainer.accelerator=cpu", "optimiser.kind=sgd", "optimiser.momentum=0"]))
+
+
+def test_steps_that_take_minutes_are_announced() -> None:
+    def shown(*overrides: str) -> str:
+        console = Console(file=io.StringIO(), width=400)
+        preparing.prepare(read_preset("digits", ["trainer.accelerator=cpu", *overrides]), console)
+        return console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+
+    assert shown() == ""
+    assert "A single step may take about 3 minutes" in shown(f"relaxation.steps={MOST_SWEEPS}")  # 32 × 590 k × 100 k / 1e10
+
+
+def test_building_a_model_twice_leaves_its_weights_as_they_were() -> None:
+    """Its shapes are looked at first: that takes no random numbers."""
+    settings = read_preset("digits")
+    prepared = preparing.prepare(settings).model
+    torch.manual_seed(settings.seed)
+    built = build_model(settings, (1, 8, 8), 10)
+    assert all(torch.equal(a, b) for a, b in zip(prepared.parameters(), built.parameters(), strict=True))
 
 
 @given(st.text(max_size=30))

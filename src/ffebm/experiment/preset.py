@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 
+from ffebm.checks import brief_name
 from ffebm.experiment.settings import Settings, SettingsError, read_settings
+from ffebm.experiment.settings.reading import closest
 
 FOLDER = Path(str(resources.files("ffebm.experiment") / "presets"))
 DEFAULT = "digits"
@@ -22,9 +23,9 @@ def preset_names() -> list[str]:
 def read_preset(name: str, overrides: Iterable[str] = ()) -> Settings:
     names = preset_names()
     if name not in names:
-        close = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean `{close[0]}`?" if close else f"there are {', '.join(names)}."
-        raise SettingsError(f"Unknown preset `{name}`; {hint} A file of your own must end in .toml.")
+        close = closest(name, names)
+        hint = f"did you mean `{close}`?" if close else f"there are {', '.join(names)}."
+        raise SettingsError(f"Unknown preset `{brief_name(name)}`; {hint} A file of your own must end in .toml.")
     return read_settings(FOLDER / f"{name}.toml", overrides)
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import io
 import sys
+import warnings
+from typing import TextIO
 
 import typer
 from rich.markup import escape
 
+from ffebm.checks import brief_name
 from ffebm.experiment.command_line import data, reproduction
 from ffebm.experiment.command_line.console import EPILOGS, notes
+from ffebm.experiment.command_line.group import Group
 from ffebm.experiment.command_line.reference import presets, settings
 from ffebm.experiment.command_line.results import evaluate, predict, report
 from ffebm.experiment.command_line.speed import bench
@@ -18,6 +22,7 @@ from ffebm.experiment.errors import UserError
 from ffebm.experiment.processes import process_rank
 
 app = typer.Typer(
+    cls=Group,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -44,16 +49,54 @@ def main() -> None:
     """Run the command; turn mistakes that a person can mend into a message and exit code 1."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8")  # ×, β and … belong to what is shown
-    try:
-        app()
-    except UserError as error:
-        _fail(str(error))
-    except OSError as error:  # a full disk, a folder that may not be written
-        _fail(f"The system refused: {error}.")
+            # ×, β and … belong to what is shown; names of files need not be text at all.
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            app()
+        except UserError as error:
+            _fail(str(error))
+        except OSError as error:  # a full disk, a folder that may not be written
+            _fail(_refusal(error))
+        except RecursionError:
+            _fail("Something in the files or settings given is nested too deep to be read.")
+        except (MemoryError, RuntimeError) as error:
+            if not _out_of_memory(error):
+                raise
+            _fail(
+                "The memory of this machine does not suffice: take a smaller model.width, trainer.batch or "
+                "trainer.test_batch, or a larger trainer.accumulate."
+            )
 
 
 def _fail(message: str) -> None:
     where = f" in process {process_rank()}" if process_rank() else ""
     notes.print(f"[bold red]Error{where}:[/] {escape(message)}", highlight=False, soft_wrap=True)
     sys.exit(1)
+
+
+def _refusal(error: OSError) -> str:
+    reason = brief_name(error.strerror or str(error), 200)
+    named = "" if error.filename is None else f": {brief_name(str(error.filename), 200)}"
+    return f"The system refused: {reason}{named}."
+
+
+def _out_of_memory(error: MemoryError | RuntimeError) -> bool:
+    """Whether memory was lacking: torch raises a RuntimeError then, whose words differ between CPU and GPU."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in ("allocate memory", "out of memory"))
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Ours is about the run, not about a line of the program."""
+    if category.__name__ == "UnsettledWarning":  # of ffebm.errors
+        notes.print(f"[yellow]Warning:[/] {escape(str(message))}", highlight=False, soft_wrap=True)
+    else:
+        (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))

@@ -4,22 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+
+from ffebm.checks import brief_name
+from ffebm.experiment.errors import UserError
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
 notes = Console(stderr=True)  # progress and remarks
 out = Console()  # results
 
+MOST = 2**31 - 1  # of anything that is counted by an option
+
+
+def named(value: Any) -> Any:
+    """Folders as typed, with ~ resolved, or text: refused where the files that come of them could not name them."""
+    if value is None:
+        return None
+    if isinstance(value, list | tuple):
+        return [named(part) for part in value]
+    from ffebm.experiment.settings.paths import check_writable, expanded
+
+    try:
+        if isinstance(value, Path):
+            return expanded(value)
+        check_writable(value)
+    except ValueError as error:
+        raise UserError(f"`{brief_name(str(value))}` cannot be used: {error}.") from None
+    return value
+
+
 DataOption = Annotated[
     Path | None,
-    typer.Option("--data", metavar="DIR", help="Folder of the data sets. Else the environment variable FFEBM_DATA names it."),
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        callback=named,
+        help="Folder of the data sets. Else the environment variable FFEBM_DATA names it.",
+    ),
 ]
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, for example runs/digits-20270101-120000.")]
+RunArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", callback=named, help="Folder of a run, for example runs/digits-20270101-120000.")
+]
 
 EPILOGS: dict[Callable[..., None], str] = {}  # help's last words, by command
 

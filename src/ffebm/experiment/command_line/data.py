@@ -9,14 +9,16 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from ffebm.experiment.command_line.console import DataOption, examples, notes, out
+from ffebm.checks import brief_name
+from ffebm.experiment.command_line.console import DataOption, examples, named, notes, out
 from ffebm.experiment.errors import UserError
 
 
 @examples("ffebm data check ~/data")
 def check(
     folder: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help="Folder of the data sets; else FFEBM_DATA names it.")
+        Path | None,
+        typer.Argument(metavar="DIR", callback=named, help="Folder of the data sets; else FFEBM_DATA names it."),
     ] = None,
 ) -> None:
     """Say which data sets a folder holds, whole, damaged or in part. Fails if one is damaged."""
@@ -26,7 +28,7 @@ def check(
     if folder is None:
         raise UserError("Which folder? Name it, or set the environment variable FFEBM_DATA.")
     if not folder.is_dir():
-        raise UserError(f"There is no folder {folder}.")
+        raise UserError(f"There is no folder {brief_name(str(folder), 200)}.")
     with notes.status("Reading …"):
         report = data.check(folder)
     colours = {"complete": "green", "damaged": "red", "partial": "yellow", "absent": "dim"}
@@ -51,4 +53,4 @@ def fetch(
     root = data or default_folder()
     if root is None:
         raise UserError("Where to? Give --data DIR, or set the environment variable FFEBM_DATA.")
-    out.print(f"{name} is in {escape(str(fetch(name, root.expanduser(), notes)))}", highlight=False, soft_wrap=True)
+    out.print(f"{name} is in {escape(str(fetch(name, root, notes)))}", highlight=False, soft_wrap=True)

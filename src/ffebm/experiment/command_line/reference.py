@@ -9,6 +9,7 @@ import typer
 from rich import box
 from rich.table import Table
 
+from ffebm.checks import brief_name
 from ffebm.experiment.command_line.console import examples, out
 from ffebm.experiment.errors import UserError
 
@@ -69,5 +70,5 @@ def settings(
 
     text = documented(section)
     if not text.strip():
-        raise UserError(f"No setting has `{section}` in its name; `ffebm settings` prints all.")
+        raise UserError(f"No setting has `{brief_name(section)}` in its name; `ffebm settings` prints all.")
     sys.stdout.write(text)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.markup import escape
 
-from ffebm.experiment.command_line.console import DataOption, examples, notes, out
+from ffebm.checks import brief_name
+from ffebm.experiment.command_line.console import MOST, DataOption, examples, named, notes, out
 from ffebm.experiment.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,15 +29,15 @@ StaticScaleOption = Annotated[
 OverridesArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings of every run besides the scale's own.")
 ]
-SeedsOption = Annotated[int | None, typer.Option(min=1, help="Runs of each kind; the scale's own number by default.")]
+SeedsOption = Annotated[int | None, typer.Option(min=1, max=1000, help="Runs of each kind; the scale's own number by default.")]
 RowsOption = Annotated[list[str] | None, typer.Option("--row", metavar="PRESET", help="Only this row; may be repeated.")]
-JobsOption = Annotated[int | None, typer.Option(min=1, help="Runs at once; by default one a device, or one a core.")]
+JobsOption = Annotated[int | None, typer.Option(min=1, max=4096, help="Runs at once; by default one a device, or one a core.")]
 DevicesOption = Annotated[str | None, typer.Option(metavar="0,1,…", help="CUDA devices to share out among runs; else all.")]
 RayOption = Annotated[
     str | None, typer.Option("--ray", metavar="ADDRESS", help="Use this Ray cluster; auto for ours, local to make one here.")
 ]
 PrintOption = Annotated[bool, typer.Option("--print", help="Only print one command for each run, for any scheduler.")]
-OutputOption = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for runs and report.")]
+OutputOption = Annotated[Path | None, typer.Option(metavar="DIR", callback=named, help="Folder for runs and report.")]
 
 
 @examples(
@@ -45,21 +46,25 @@ OutputOption = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder f
     "ffebm reproduce static --run runs/mine             # on trained weights",
 )
 def static(
-    run: Annotated[Path | None, typer.Option(metavar="RUN", help="A trained run, instead of the paper's net.")] = None,
+    run: Annotated[
+        Path | None, typer.Option(metavar="RUN", callback=named, help="A trained run, instead of the paper's net.")
+    ] = None,
     scale: StaticScaleOption = "paper",
     small: Annotated[bool, typer.Option("--small", help="The same as --scale small: an eighth of the width.")] = False,
     data: DataOption = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights, images, and the weights shown.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MOST, help="Of weights, images, and the weights shown.")] = 0,
     output: OutputOption = None,
 ) -> None:
     """Compare EP with ID step by step, in every layer (Figs. 3 and 4): PNG, SVG, JSON and a report."""
+    chosen = "small" if small else scale
+    if run is None and chosen == "tiny" and data is not None:
+        raise UserError("The tiny scale makes images of its own, and reads none from --data: leave it out, or take --small.")
     with notes.status("Loading torch …"):
         from ffebm.experiment.report import write_report
         from ffebm.experiment.reproduction.static import analyse_initial, analyse_run, save_static
         from ffebm.experiment.run import Run
 
     folder = output or Path("runs") / ("static" if run is None else f"static-{run.name}")
-    chosen = "small" if small else scale
     with notes.status("Relaxing, nudging, and recording …"):
         found = analyse_initial(chosen, data, seed) if run is None else analyse_run(Run.open(run), data, seed)
     save_static(found, folder)
@@ -157,7 +162,7 @@ def _checked(overrides: list[str]) -> list[str]:
     for override in overrides:
         key = override.partition("=")[0].strip()
         if key in instead:
-            raise UserError(f"`{override}` cannot be set for a whole table: {instead[key]}.")
+            raise UserError(f"`{brief_name(override)}` cannot be set for a whole table: {instead[key]}.")
     return overrides
 
 

@@ -9,7 +9,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from ffebm.experiment.command_line.console import DataOption, RunArgument, examples, notes, out, percent
+from ffebm.experiment.command_line.console import MOST, DataOption, RunArgument, examples, named, notes, out, percent
+from ffebm.experiment.errors import UserError
 
 
 @examples("ffebm evaluate runs/digits-20270101-120000", "ffebm evaluate runs/mine --data ~/data")
@@ -39,7 +40,7 @@ def evaluate(run: RunArgument, data: DataOption = None) -> None:
 def predict(
     run: RunArgument,
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="PNG or JPEG files: the middle square, scaled.")],
-    top: Annotated[int, typer.Option(min=1, help="How many classes to show for each.")] = 3,
+    top: Annotated[int, typer.Option(min=1, max=MOST, help="How many classes to show for each.")] = 3,
 ) -> None:
     """Say what is in some pictures."""
     with notes.status("Loading torch …"):
@@ -68,22 +69,29 @@ def predict(
     "ffebm report runs/mine runs/other --sample 7 --images 1000",
 )
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs; others among them are passed over.")],
-    output: Annotated[Path, typer.Option(metavar="DIR", help="Folder for report.html, report.md and report.json.")] = Path(
-        "report"
-    ),
-    title: Annotated[str, typer.Option(help="Of the page.")] = "Runs",
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN", callback=named, help="Folders of runs; others among them are passed over.")
+    ],
+    output: Annotated[
+        Path, typer.Option(metavar="DIR", callback=named, help="Folder for report.html, report.md and report.json.")
+    ] = Path("report"),
+    title: Annotated[str, typer.Option(callback=named, help="Of the page.")] = "Runs",
     look_at: Annotated[
-        list[Path] | None, typer.Option("--look", metavar="RUN", help="Runs to put under the microscope; the first by default.")
+        list[Path] | None,
+        typer.Option("--look", metavar="RUN", callback=named, help="Runs to put under the microscope; the first by default."),
     ] = None,
-    sample: Annotated[int, typer.Option(min=0, help="Test image to follow sweep by sweep, from 0.")] = 0,
-    images: Annotated[int | None, typer.Option(min=1, help="Test images to count sweeps over; all by default.")] = None,
+    sample: Annotated[int, typer.Option(min=0, max=MOST, help="Test image to follow sweep by sweep, from 0.")] = 0,
+    images: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="Test images to count sweeps over; all by default.")
+    ] = None,
     closer: Annotated[
         bool, typer.Option("--microscope/--no-microscope", help="Whether to look at all; it needs the data.")
     ] = True,
     data: DataOption = None,
 ) -> None:
     """Write one page on some runs: tables, curves, settings, and how their blocks relax."""
+    if not closer and (data is not None or look_at):
+        raise UserError("--data and --look are for the microscope: leave them out, or --no-microscope.")
     with notes.status("Loading torch …"):
         from ffebm.experiment.report import look, write_report
         from ffebm.experiment.reproduction.static import read_static
@@ -93,7 +101,9 @@ def report(
     analyses = [read_static(run / "static.json") for run in runs if (run / "static.json").is_file()]
     if not found and not analyses:
         Run.open(runs[0])  # which says what is wrong with it
-    looked = [Run.open(run) for run in look_at] if look_at else [run for run in found if run.metrics()][:1]
+    looked = [Run.open(run) for run in look_at] if look_at else [run for run in found if not run.damage() and run.metrics()][:1]
+    if data is not None and not looked:
+        raise UserError("No run among these has finished an epoch, so that nothing is read from --data: leave it out.")
     seen = [look(run, sample=sample, images=images, data=data, console=notes) for run in looked if closer]
     write_report(output, title, runs=found, static=analyses, microscopes=seen)
     out.print(f"Report: {escape(str(output / 'report.html'))}, with report.md and report.json", highlight=False, soft_wrap=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ffebm.experiment.command_line.console import DataOption, examples, notes, out
+from ffebm.experiment.command_line.console import MOST, DataOption, examples, named, notes, out
 
 
 @examples(
@@ -29,15 +29,17 @@ def bench(
     trained: Annotated[
         int,
         typer.Option(
-            metavar="STEPS", min=0, help="Train this long first, on CIFAR-10, or on the digits, soon learnt by heart."
+            metavar="STEPS", min=0, max=MOST, help="Train this long first, on CIFAR-10, or on the digits, soon learnt by heart."
         ),
     ] = 0,
     data: DataOption = None,
     quality: Annotated[bool, typer.Option(help="Compare every gradient with the fully converged one.")] = True,
-    rounds: Annotated[int, typer.Option(min=1, help="Timings of each method, of which the shortest counts.")] = 5,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads; all cores by default.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, max=MOST, help="Timings of each method, of which the shortest counts.")] = 5,
+    threads: Annotated[int | None, typer.Option(min=1, max=4096, help="Threads; all cores by default.")] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Also say where the time of a step goes.")] = False,
-    output: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for speed.json, speed.md and speed.png.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="DIR", callback=named, help="Folder for speed.json, speed.md and speed.png.")
+    ] = None,
 ) -> None:
     """Measure gradients: time beside plain backprop, speed beside the machine's peak, memory, and how true they are."""
     with notes.status("Loading torch …"):

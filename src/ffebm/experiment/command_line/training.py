@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +12,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from ffebm.experiment.command_line.console import DataOption, examples, notes, out, percent
+from ffebm.experiment.command_line.console import DataOption, examples, named, notes, out, percent
 from ffebm.experiment.errors import UserError
-from ffebm.experiment.processes import is_first
+from ffebm.experiment.processes import follow_leash, is_first
 
 if TYPE_CHECKING:
     from ffebm.experiment.run import Run
@@ -42,9 +41,12 @@ def train(
     ] = None,
     data: DataOption = None,
     output: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Folder for the results; a fresh one below runs/ by default.")
+        Path | None,
+        typer.Option(metavar="RUN", callback=named, help="Folder for the results; a fresh one below runs/ by default."),
     ] = None,
-    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Go on with a run that was interrupted.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", callback=named, help="Go on with a run that was interrupted.")
+    ] = None,
     deterministic: Annotated[
         bool,
         typer.Option(
@@ -55,11 +57,12 @@ def train(
     ] = False,
 ) -> None:
     """Train a model, and put all that comes of it into a folder."""
+    follow_leash()
     given = list(overrides or [])
     if source is not None and "=" in source:  # no preset was named
         source, given = None, [source, *given]
     if resume is None and data is not None:
-        given.append(f"data.root={json.dumps(str(data.expanduser().absolute()), ensure_ascii=False)}")  # TOML quotes alike
+        given.append(f"data.root={json.dumps(str(data.absolute()), ensure_ascii=False)}")  # TOML quotes alike
     if deterministic:
         given.append("trainer.deterministic=true")
     if resume is not None:
@@ -71,10 +74,11 @@ def train(
         _resume(resume, data)
     else:
         from ffebm.experiment.preset import DEFAULT, read_preset_or_file
+        from ffebm.experiment.settings.paths import folder_in_environment
 
         settings = read_preset_or_file(source, given)
-        if settings.data.root is None and settings.data.name != "digits" and (named := os.environ.get("FFEBM_DATA")):
-            settings = settings.model_copy(update={"data": settings.data.at(Path(named))})  # so that the run can be made again
+        if settings.data.root is None and settings.data.name != "digits" and (folder := folder_in_environment()):
+            settings = settings.model_copy(update={"data": settings.data.at(folder)})  # so that the run can be made again
         _start(settings, output, Path(source).stem if source else DEFAULT)
 
 

@@ -1,7 +1,18 @@
 """All settings of a training run: read from TOML, overridden by `key=value`, checked, and saved as they were used."""
 
-from ffebm.experiment.settings.reading import SettingsError, read_settings, settings_from
+from ffebm.experiment.settings.reading import IdleError, SettingsError, read_settings, settings_from
 from ffebm.experiment.settings.reference import documented
 from ffebm.experiment.settings.sections import Gradient, Model, Score, Settings, Trainer
 
-__all__ = ["Gradient", "Model", "Score", "Settings", "SettingsError", "Trainer", "documented", "read_settings", "settings_from"]
+__all__ = [
+    "Gradient",
+    "IdleError",
+    "Model",
+    "Score",
+    "Settings",
+    "SettingsError",
+    "Trainer",
+    "documented",
+    "read_settings",
+    "settings_from",
+]

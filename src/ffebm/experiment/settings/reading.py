@@ -3,35 +3,73 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from ffebm.checks import brief, brief_name
 from ffebm.experiment.errors import UserError
+from ffebm.experiment.files import read_regular
+from ffebm.experiment.settings.effect import Condition, without_effect
+from ffebm.experiment.settings.paths import check_writable
 from ffebm.experiment.settings.reference import fields
 from ffebm.experiment.settings.sections import Settings
 
 COMMAND_LINE = "the command line"
 KEYS = {key: info for key, info in fields() if not key.startswith("paper.")}
 ALIASES = {"lr": "learning_rate", "batch_size": "batch", "max_epochs": "epochs", "gpus": "devices"}
+LARGEST = 1_000_000  # bytes of a settings file
+DOTS = 100  # in a line, each with something behind it: the time that tomllib takes for a key grows with the square of them
+EXPLAINED = 10  # mistakes; a file of another kind has thousands
+LONGEST = 40  # characters of a name that may be a known one misspelt
 
 
 class SettingsError(UserError):
     """Settings that cannot be used."""
 
 
+class IdleError(SettingsError):
+    """Settings that were given, and that nothing uses."""
+
+    def __init__(self, conditions: Sequence[Condition]) -> None:
+        super().__init__("\n".join(map(str, conditions)))
+        self.keys = {condition.key for condition in conditions}
+
+
 def read_settings(path: Path, overrides: Iterable[str] = ()) -> Settings:
     """The settings in a TOML file, with some of them overridden."""
+    name = brief_name(str(path), 200)
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = _read(path)
     except FileNotFoundError:
-        raise SettingsError(f"There is no file {path}.") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"{path} is not a readable TOML file: {error}.") from None
-    return settings_from(content, overrides, path.name)
+        raise SettingsError(f"There is no file {name}.") from None
+    except OSError as error:
+        raise SettingsError(f"{name} is not a readable TOML file: {error.strerror or error}.") from None
+    except ValueError as error:
+        raise SettingsError(f"{name} is not a readable TOML file: {brief_name(str(error), 200)}.") from None
+    return settings_from(content, overrides, brief_name(path.name))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return _toml(read_regular(path, LARGEST).decode())
+
+
+def _toml(text: str) -> dict[str, Any]:
+    """What TOML text says; a ValueError where it says nothing, or what no settings can mean."""
+    if any(len(re.findall(r"\.[^.]", line)) > DOTS for line in text.splitlines() if len(line) > 2 * DOTS):
+        raise ValueError(f"a line of it has more than {DOTS} dots, and no key has as many parts")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise
+    except RecursionError:
+        raise ValueError("its brackets are nested too deep") from None
+    except ValueError:  # Python reads no longer numbers
+        raise ValueError("a number in it has thousands of digits") from None
 
 
 def settings_from(content: Mapping[str, Any], overrides: Iterable[str] = (), source: str = "the settings") -> Settings:
@@ -39,27 +77,42 @@ def settings_from(content: Mapping[str, Any], overrides: Iterable[str] = (), sou
     merged = {key: dict(value) if isinstance(value, Mapping) else value for key, value in content.items()}
     overridden: set[str] = set()
     for override in overrides:
-        key, sign, value = override.partition("=")
-        if not sign:
-            hint = (
-                "a list must be quoted, for example 'model.split=[2, 2]'"
-                if override.endswith((",", "]"))
-                else "for example model.width=0.5"
-            )
-            raise SettingsError(f"`{override}` is no setting: write key=value; {hint}.")
-        *sections, last = key.strip().split(".")
+        *sections, last = key = _override_key(override)
         table: dict[str, Any] = merged
         for section in sections:
             if not isinstance(table.get(section), dict):
                 table[section] = {}  # where a value belongs, the check will say so
             table = table[section]
-        table[last] = _parsed(value.strip())
-        overridden |= {key.strip(), sections[0] if sections else last}
+        table[last] = _override_value(override)
+        overridden |= {".".join(key), key[0]}
     try:
-        return Settings.model_validate(merged)
+        settings = Settings.model_validate(merged)
     except ValidationError as error:
-        sentences = dict.fromkeys(_explain(dict(item), source, overridden) for item in error.errors())
-        raise SettingsError("\n".join(sentences)) from None
+        raise SettingsError(_explain_all(error, source, overridden)) from None
+    if idle := without_effect(settings, overridden):  # files and presets list settings of all kinds
+        raise IdleError(idle)
+    return settings
+
+
+def _override_key(override: str) -> list[str]:
+    """The sections and the key that an override names."""
+    key, sign, _ = override.partition("=")
+    if not sign:
+        hint = (
+            "a list must be quoted, for example 'model.split=[2, 2]'"
+            if override.endswith((",", "]"))
+            else "for example model.width=0.5"
+        )
+        raise SettingsError(f"`{brief_name(override)}` is no setting: write key=value; {hint}.")
+    return key.strip().split(".")
+
+
+def _override_value(override: str) -> Any:
+    try:
+        check_writable(override)
+        return _parsed(override.partition("=")[2].strip())
+    except ValueError as error:
+        raise SettingsError(f"`{brief_name(override)}` cannot be used: {error}.") from None
 
 
 def _parsed(text: str) -> Any:
@@ -67,23 +120,35 @@ def _parsed(text: str) -> Any:
     if text.lower() == "none":
         return None
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        found = _toml(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    return found["value"] if len(found) == 1 else text  # more lines than one value
 
 
-def _explain(error: Mapping[str, Any], source: str, overridden: set[str]) -> str:
+def _explain_all(error: ValidationError, source: str, overridden: Collection[str]) -> str:
+    """A sentence on each of the first mistakes, one for every key, and how many more there are."""
+    found: dict[tuple[str | int, ...], Mapping[str, Any]] = {}
+    for item in error.errors(include_url=False, include_context=False):
+        place = item["loc"] if item["type"] == "extra_forbidden" else item["loc"][:2]
+        found.setdefault(place, dict(item))
+    sentences = dict.fromkeys(_explain(item, source, overridden) for item in list(found.values())[:EXPLAINED])
+    more = len(found) - EXPLAINED
+    return "\n".join([*sentences, *([f"… and {more:,} more."] if more > 0 else [])])
+
+
+def _explain(error: Mapping[str, Any], source: str, overridden: Collection[str]) -> str:
     """A sentence on one finding of pydantic."""
     path = [str(part) for part in error["loc"]]
     if error["type"] == "extra_forbidden":
         where = COMMAND_LINE if ".".join(path) in overridden else source
-        section = f" in [{'.'.join(path[:-1])}]" if path[:-1] else ""
-        return f"Unknown key `{path[-1]}`{section} of {where}{_suggestion(path)}"
+        section = f" in [{brief_name('.'.join(path[:-1]))}]" if path[:-1] else ""
+        return f"Unknown key `{brief_name(path[-1])}`{section} of {where}{_suggestion(path)}"
     key = ".".join(path[:2]) if ".".join(path[:2]) in KEYS else path[0] if path else "settings"
     where = COMMAND_LINE if key in overridden else source
     got = error["input"]
-    shown = "" if isinstance(got, dict | BaseModel) else f", got {got!r}"
-    return f"`{key}` of {where}: {_wanted(key, path, error)}{shown}."
+    shown = "" if isinstance(got, dict | BaseModel) else f", got {brief(got)}"
+    return f"`{brief_name(key)}` of {where}: {_wanted(key, path, error)}{shown}."
 
 
 def _wanted(key: str, path: list[str], error: Mapping[str, Any]) -> str:
@@ -105,9 +170,15 @@ def _suggestion(path: list[str]) -> str:
     prefix, last = ".".join(path[:-1]), ALIASES.get(path[-1], path[-1])
     siblings = [key for key in KEYS if key.rpartition(".")[0] == prefix and key not in ("paper", "description")]
     names = [key.rpartition(".")[2] for key in siblings]
-    if close := difflib.get_close_matches(last, names, n=1):
-        return f"; did you mean `{close[0]}`?"
+    if close := closest(last, names):
+        return f"; did you mean `{close}`?"
     ends = {key.rpartition(".")[2]: key for key in reversed(KEYS) if "." in key}
-    if close := difflib.get_close_matches(last, ends, n=1, cutoff=0.75):
-        return f"; did you mean `{ends[close[0]]}`?"
+    if close := closest(last, list(ends), cutoff=0.75):
+        return f"; did you mean `{ends[close]}`?"
     return f"; there are {', '.join(f'`{name}`' for name in names)}." if names else "."
+
+
+def closest(name: str, known: Sequence[str], cutoff: float = 0.6) -> str | None:
+    """What was meant, perhaps. Comparing takes long for long names, which resemble none of ours."""
+    found = difflib.get_close_matches(name, known, n=1, cutoff=cutoff) if len(name) <= LONGEST else []
+    return found[0] if found else None

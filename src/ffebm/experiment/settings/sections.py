@@ -8,7 +8,16 @@ from typing import Any, Literal, Self
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from ffebm.checks import brief
 from ffebm.experiment.files import write_atomically
+from ffebm.experiment.settings.duration import in_words
+from ffebm.experiment.settings.paths import absolute, check_writable
+
+SMALLEST, LARGEST = 1e-30, 1e30  # sizes of numbers: what 32-bit floats hold, with room for products of them
+MOST = 2**31 - 1  # of anything that is counted
+MOST_LAYERS = 1000
+MOST_UNITS = 10_000_000  # channels or units of a layer: products of them, pixels included, still are 64-bit numbers
+MOST_SWEEPS = 100_000  # of a phase
 
 DataName = Literal["digits", "cifar10", "cifar100", "imagenet32", "mnist", "fashion-mnist"]
 Order = Literal["odd-even", "even-odd", "output-first", "output-last", "synchronous"]
@@ -24,6 +33,21 @@ class Section(BaseModel):
     def _nothing(cls, table: Any) -> Any:
         """TOML has no word for nothing; "none" stands for it."""
         return {key: None if value == "none" else value for key, value in table.items()} if isinstance(table, dict) else table
+
+    @field_validator("*")
+    @classmethod
+    def _held(cls, value: Any) -> Any:
+        """Nothing passes that a tensor, a counter or the saved file could not hold."""
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, float) and part != 0 and not SMALLEST <= abs(part) <= LARGEST:
+                raise ValueError(
+                    f"a number must be 0 or between {SMALLEST:g} and {LARGEST:g} in size, as 32-bit floats hold it"
+                )
+            if isinstance(part, int) and abs(part) > MOST:
+                raise ValueError(f"a whole number may be {MOST:,} at most")
+            if isinstance(part, str):
+                check_writable(part)
+        return value
 
     def as_toml(self) -> dict[str, Any]:
         """What TOML can hold; nothing is left out where it is the default, and named where it is not."""
@@ -44,19 +68,21 @@ class Data(Section):
     root: Path | None = Field(
         default=None, strict=False, description="folder of the data sets; else the environment variable FFEBM_DATA"
     )
-    crop_padding: int = Field(default=0, ge=0, description="random crops after padding edges by this many pixels; 0 for none")
+    crop_padding: int = Field(
+        default=0, ge=0, le=1024, description="random crops after padding edges by this many pixels; 0 for none"
+    )
     flip: bool = Field(default=False, description="mirror every second image, at random")
-    workers: int = Field(default=0, ge=0, description="processes that prepare batches; the batches are the same")
+    workers: int = Field(default=0, ge=0, le=1024, description="processes that prepare batches; the batches are the same")
 
     def at(self, root: Path) -> Data:
         """The same data in another folder."""
-        return self.model_copy(update={"root": root.expanduser().absolute()})
+        return self.model_copy(update={"root": absolute(root)})
 
     @field_validator("root")
     @classmethod
     def _absolute(cls, root: Path | None) -> Path | None:
         """A run that is re-made from another folder must find its data."""
-        return None if root is None else root.expanduser().absolute()
+        return None if root is None else absolute(root)
 
 
 class Model(Section):
@@ -110,15 +136,23 @@ class Model(Section):
         layers = len(self.channels) + len(self.dense)
         if not layers:
             raise ValueError("a model needs at least one layer: give `channels` or `dense`")
+        if layers > MOST_LAYERS:
+            raise ValueError(f"{layers:,} layers are asked for, and {MOST_LAYERS:,} are the most; leave some out")
+        largest = self.width * max(self.channels + self.dense)
+        if largest > MOST_UNITS:
+            raise ValueError(
+                f"`width` makes the largest layer {largest:.3g} channels or units, and {MOST_UNITS:,} are the most; "
+                "take a smaller `width`"
+            )
         if isinstance(self.split, int) and self.split > layers:
             raise ValueError(f"blocks of {self.split} layers are asked for, but there are {layers} layers")
         if isinstance(self.split, list) and sum(self.split) != layers:
-            raise ValueError(f"the split {self.split} adds up to {sum(self.split)} layers, but there are {layers}")
+            raise ValueError(f"the split {brief(self.split)} adds up to {sum(self.split)} layers, but there are {layers}")
         if max(self.pooled, default=0) > len(self.channels):
             raise ValueError(f"`pooled` names layer {max(self.pooled)}, but {len(self.channels)} are convolutional")
         if isinstance(self.clamped_outputs, list) and not set(self.clamped_outputs) <= set(range(1, self.blocks + 1)):
             raise ValueError(
-                f"`clamped_outputs` is {self.clamped_outputs}, but blocks go from 1 to {self.blocks}; set it to [], too"
+                f"`clamped_outputs` is {brief(self.clamped_outputs)}, but blocks go from 1 to {self.blocks}; set it to [], too"
             )
         return self
 
@@ -131,21 +165,39 @@ class Model(Section):
         return len(self.split) if isinstance(self.split, list) else -(-self.layers // self.split)
 
 
-class Relaxation(Section):
+class Phase(Section):
+    """A phase of so many sweeps."""
+
+    @field_validator("steps", mode="before", check_fields=False)
+    @classmethod
+    def _ends(cls, steps: Any) -> Any:
+        """Say how long it would take, before the limit alone is named."""
+        if isinstance(steps, int) and steps > MOST_SWEEPS:
+            raise ValueError(
+                f"{MOST_SWEEPS:,} sweeps are the most: at a millisecond a sweep, so many take {in_words(steps // 1000)}; "
+                "with a tolerance a phase ends when it has settled"
+            )
+        return steps
+
+
+class Relaxation(Phase):
     """The free phase of every block."""
 
-    steps: int = Field(default=20, ge=1, description="sweeps, or their maximum when there is a tolerance")
+    steps: int = Field(default=20, ge=1, le=MOST_SWEEPS, description="sweeps, or their maximum when there is a tolerance")
     tolerance: float | None = Field(default=3e-3, gt=0, description="stop a sample when no unit moves by more than this")
     order: Order = Field(default="odd-even", description="which layers move first")
     omega: float = Field(default=1.1, gt=0, lt=2, description="how far a sweep goes; above 1, fewer of them settle a block")
 
 
-class Gradient(Section):
+class Gradient(Phase):
     """How blocks get their gradient: equilibrium propagation, the paper's implicit differentiation, or others."""
 
     kind: Literal["ep", "id", "recurrent-backprop", "bptt"] = Field(default="ep", description="the estimator")
     steps: int = Field(
-        default=10, ge=1, description="nudged sweeps (ep), recorded ones (id), adjoint iterations; bptt has none"
+        default=10,
+        ge=1,
+        le=MOST_SWEEPS,
+        description="nudged sweeps (ep), recorded ones (id), adjoint iterations; bptt has none",
     )
     tolerance: float | None = Field(default=None, gt=0, description="stop those early; relative to beta, or to the error")
     order: Order | None = Field(default=None, description="of those sweeps; none for the one that wastes no half-sweep")
@@ -182,7 +234,7 @@ class Trainer(Section):
     accelerator: Literal["auto", "cpu", "gpu", "mps"] = Field(default="auto", description="what to compute on")
     devices: int = Field(default=1, ge=1, description="processes per node, each with a share of every batch (DDP)")
     nodes: int = Field(default=1, ge=1, description="machines")
-    threads: int | None = Field(default=None, ge=1, description="CPU threads per process; none shares all cores out")
+    threads: int | None = Field(default=None, ge=1, le=4096, description="CPU threads per process; none shares all cores out")
     precision: Literal["32-true", "bf16-mixed", "64-true"] = Field(
         default="32-true", description="blocks keep 32 bits in bf16-mixed"
     )

@@ -1,0 +1,81 @@
+"""What settings would take, before any of it is taken: memory, and the time of a step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import torch
+
+from ffebm.experiment.architectures import build_model
+from ffebm.experiment.settings import Settings, SettingsError
+from ffebm.experiment.settings import Trainer as TrainerSettings
+from ffebm.experiment.settings.duration import in_words
+from ffebm.summary import Summary
+
+SLOW, FAST = 1e10, 1e12  # multiply-accumulates a second, to be had of a CPU and of a GPU
+PATIENCE = 60.0  # seconds that a step may take without remark
+
+
+def survey(settings: Settings, shape: Sequence[int], classes: int, *, training: bool = True) -> Summary:
+    """All sizes of the model that settings describe, or a `SettingsError`: there is none, or the machine cannot hold it."""
+    try:
+        with torch.device("meta"):  # shapes alone: nothing is allocated yet
+            found = build_model(settings, shape, classes).summary()  # walks through all of them
+    except (ValueError, RuntimeError) as error:
+        raise SettingsError(f"No model can be built from these settings: {error}") from None
+    _check_memory(settings, found.parameters, training)
+    return found
+
+
+def warning_of_slow_steps(settings: Settings, summary: Summary, images: int) -> str:
+    """What to say first where a single step may take long; nothing, where it does not."""
+    seconds = _longest_step(settings, summary, images)
+    if seconds <= PATIENCE:
+        return ""
+    free, nudged = _sweeps(settings)
+    return (
+        f"A single step may take about {in_words(seconds)}: a batch of {settings.trainer.batch:,} goes "
+        f"through up to {free:,} free and {nudged:,} nudged sweeps. For less, lower relaxation.steps, gradient.steps, "
+        "trainer.batch or model.width."
+    )
+
+
+def _check_memory(settings: Settings, parameters: int, training: bool) -> None:
+    """Weights, and in training their gradient and what the optimiser remembers of each; a GPU holds its own part."""
+    remembered = {"adam": 2, "adamw": 2, "sgd": int(settings.optimiser.momentum > 0)}[settings.optimiser.kind]
+    numbers = 2 + remembered if training and not _on_accelerator(settings.trainer) else 1
+    processes = settings.trainer.devices if training else 1
+    needed = parameters * numbers * (8 if settings.trainer.precision == "64-true" else 4) * processes
+    there = _physical_memory()
+    if there is not None and needed > there:
+        what = "Training takes at least" if training else "They take"
+        raise SettingsError(
+            f"The model has {parameters:,} parameters. {what} {needed / 1e9:,.1f} GB, and this machine has "
+            f"{there / 1e9:,.1f} GB: take a smaller model.width, or fewer layers."
+        )
+
+
+def _physical_memory() -> int | None:
+    """In bytes, where the system says."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _longest_step(settings: Settings, summary: Summary, images: int) -> float:
+    """Seconds that a step of the optimiser takes if no phase settles before its last sweep."""
+    free, nudged = _sweeps(settings)
+    digital, analog = summary.digital_macs or 0, summary.analog_macs or 0
+    macs = min(settings.trainer.batch, images) * (3 * digital + (free + 2 * nudged) * analog)  # a nudge goes both ways
+    return macs / settings.trainer.processes / (FAST if _on_accelerator(settings.trainer) else SLOW)
+
+
+def _sweeps(settings: Settings) -> tuple[int, int]:
+    """Of the free phase and of the nudged one, at most."""
+    return settings.relaxation.steps, 0 if settings.gradient.kind == "bptt" else settings.gradient.steps
+
+
+def _on_accelerator(trainer: TrainerSettings) -> bool:
+    return trainer.accelerator in ("auto", "gpu") and torch.cuda.is_available()
