@@ -6,6 +6,7 @@ import io
 import json
 import re
 import time
+from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
 
@@ -17,9 +18,9 @@ from torch import nn
 
 from ffebm import relaxation
 from ffebm.experiment.benchmark import PAPER, PLAIN, STEADY, Net, by_block, by_operation, measure, methods, speed
-from ffebm.experiment.benchmark.command import GRID, parse, run_benchmark
+from ffebm.experiment.benchmark.command import GRID, parse, run_benchmark, summary
 from ffebm.experiment.benchmark.meter import fastest, operations
-from ffebm.experiment.benchmark.speed import step
+from ffebm.experiment.benchmark.speed import Row, step
 from ffebm.experiment.benchmark.subjects import feedforward, noise
 from ffebm.experiment.data import digits
 from ffebm.experiment.errors import UserError
@@ -77,7 +78,7 @@ def test_everything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {row.method: row for row in rows}
     assert found["ep, paper"].sweeps.endswith(" + 2·5")
     assert found["bptt, paper"].sweeps == "20"
-    assert found["recurrent-backprop, calibrated 0.9995"].cosine > 0.99
+    assert found["recurrent-backprop, calibrated for 0.9995"].cosine > 0.99
     assert found["bptt, paper"].memory > found["ep, paper"].memory
 
 
@@ -129,11 +130,37 @@ def test_results_are_shown_and_written(tmp_path: Path) -> None:
     assert "block 1 of 2" in text
     document = json.loads((tmp_path / "speed" / "speed.json").read_text())
     assert document["rows"][0]["method"] == PLAIN
+    assert {"ep, calibrated for 0.995", "id, calibrated for 0.9995"} <= {row["method"] for row in document["rows"]}
+    assert "rbp, calibrated for 0.9995" in text
     assert document["environment"]["processor"] is not None
     assert "ep, paper" in (tmp_path / "speed" / "speed.md").read_text()
     with Image.open(tmp_path / "speed" / "speed.png") as picture:
         shades = picture.convert("L").histogram()
     assert sum(shades[:200]) > 0.03 * sum(shades), "a picture without bars"
+
+
+def kept(folder: str) -> tuple[list[Row], str]:
+    """The rows of a committed benchmark, and its table."""
+    place = Path(__file__).parent.parent / "results" / "speed" / folder
+    known = {field.name for field in fields(Row)}
+    rows = json.loads((place / "speed.json").read_text())["rows"]
+    return [Row(**{key: row[key] for key in known}) for row in rows], (place / "speed.md").read_text()
+
+
+@pytest.mark.parametrize("folder", ["trained", "grid"])
+def test_labels_promise_nothing_that_numbers_beside_them_contradict(folder: str) -> None:
+    """A calibrated row says what it was calibrated for, and the table that this was on other samples."""
+    rows, text = kept(folder)
+    place = {"command": ["ffebm"], "commit": "0" * 40, "time": "", "processor": "", "threads": 1, "packages": {"torch": ""}}
+    made = summary(rows, "weights", place)
+    assert [line for line in made.splitlines() if line.startswith(("|", "#"))][1:] == [
+        line for line in text.splitlines() if line.startswith(("|", "#"))
+    ][1:]
+    assert not re.search(r"calibrated \d", text)
+    assert any(row.title == "ep, calibrated for 0.995" for row in rows)
+    for words in ("on up to 64 other samples", "EP's β is 0.2 in `paper`, 0.02 in `calibrated for 0.995`"):
+        assert words in text
+        assert words in made
 
 
 def test_nets_are_named() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from ffebm.experiment.figures import picture
 from ffebm.experiment.report.document import Chart, Curve, Document, Listing, Picture, Section, Table, Text
 from ffebm.experiment.report.page import page as rendered
-from ffebm.experiment.report.writing import _png
 from ffebm.experiment.reproduction.static import Layer, Static
 from ffebm.experiment.reproduction.static_figures import bars_figure
 
@@ -40,7 +40,13 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     layers = [Layer(f"blocks.{i}.energy.interactions.0.weight", i, 0.9995, 0.01, [[0.0]], [[0.0]]) for i in range(1, 7)]
     static = Static("six blocks", "noise", 0.02, 20, "15 sweeps", layers, {})
     wide = Table("Top-1", ("net", *[f"column {i}" for i in range(9)]), [("CIFAR-10, 12 layers", *["91.70 ± 0.20"] * 9)] * 4)
-    parts = [Text("Words."), wide, *charts, Picture("Bars", _png(bars_figure([static]))), Listing("Settings", "a = 1\n" * 20)]
+    parts = [
+        Text("Words."),
+        wide,
+        *charts,
+        Picture("Bars", picture(bars_figure([static]))),
+        Listing("Settings", "a = 1\n" * 20),
+    ]
     path = tmp_path_factory.mktemp("report") / "report.html"
     path.write_text(rendered(Document("A report", [Section("Results", parts)], {})))
     return path

@@ -1,7 +1,10 @@
-"""Pictures of runs."""
+"""Pictures of runs, and how names that others chose stand in them."""
 
 from __future__ import annotations
 
+import io
+import re
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +15,30 @@ from matplotlib.ticker import MaxNLocator
 from ffebm.experiment.files import write_atomically
 
 TRAIN, TEST = "#8c96a3", "#1b62a5"
+_CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")  # but for what counts as a space
+_HALF = re.compile("[\ud800-\udfff]")  # surrogates: what Python makes of a file name that is not UTF-8
+
+
+def one_line(words: str) -> str:
+    """Words without line breaks and control characters, which neither a picture nor a table can show."""
+    return " ".join(_HALF.sub("\ufffd", _CONTROL.sub("", words)).split())
+
+
+def shown(name: str, most: int = 72) -> str:
+    """A name, or other text that is not ours, as matplotlib shows it literally; of a long one, both ends."""
+    line = one_line(name)
+    line = line if len(line) <= most else f"{line[: most // 2]}…{line[-(most // 2) :]}"
+    return line.replace("$", "\\$")  # between two dollars it would read a formula, and refuse most
+
+
+def picture(figure: Figure, kind: str = "png") -> bytes:
+    """The file of a figure. A letter that no font has, or a label wider than its place, is not worth a warning."""
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        for message in ("Glyph ", "constrained_layout not applied"):
+            warnings.filterwarnings("ignore", message, UserWarning)
+        figure.savefig(buffer, format=kind)
+    return buffer.getvalue()
 
 
 def save_curves(rows: Sequence[Mapping[str, float]], path: Path, title: str) -> None:
@@ -38,11 +65,11 @@ def save_curves(rows: Sequence[Mapping[str, float]], path: Path, title: str) -> 
     best = max(rows, key=lambda row: row["test_accuracy"])
     last = rows[-1]
     figure.suptitle(
-        f"{title}: {100 * last['test_accuracy']:.2f} % on the test set after epoch {last['epoch']:.0f} "
+        f"{shown(title)}: {100 * last['test_accuracy']:.2f} % on the test set after epoch {last['epoch']:.0f} "
         f"(best {100 * best['test_accuracy']:.2f} %, epoch {best['epoch']:.0f})",
         fontsize=11,
     )
-    write_atomically(path, lambda file: figure.savefig(file, format="png"))
+    write_atomically(path, picture(figure))
 
 
 def save_confusion(counts: np.ndarray, classes: Sequence[str], path: Path, title: str) -> None:
@@ -55,14 +82,15 @@ def save_confusion(counts: np.ndarray, classes: Sequence[str], path: Path, title
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     axes.set_xlabel("predicted")
     axes.set_ylabel("true")
-    axes.set_title(title, fontsize=11)
+    axes.set_title(shown(title), fontsize=11)
     figure.colorbar(image, ax=axes, label="share of the true class", shrink=0.8)
     if size <= 20:
-        axes.set_xticks(range(size), classes, rotation=45, ha="right")
-        axes.set_yticks(range(size), classes)
+        names = [shown(name, 20) for name in classes]
+        axes.set_xticks(range(size), names, rotation=45, ha="right")
+        axes.set_yticks(range(size), names)
         for row, column in np.argwhere(counts > 0):
             dark = shares[row, column] > 0.5
             axes.text(
                 column, row, f"{counts[row, column]}", ha="center", va="center", fontsize=8, color="white" if dark else "black"
             )
-    write_atomically(path, lambda file: figure.savefig(file, format="png"))
+    write_atomically(path, picture(figure))

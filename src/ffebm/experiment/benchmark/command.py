@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich import box
@@ -15,20 +15,24 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ffebm.checks import brief
 from ffebm.experiment.benchmark.figure import save_speed
 from ffebm.experiment.benchmark.profile import by_block, by_operation
-from ffebm.experiment.benchmark.speed import Row, images, measure, step, train
-from ffebm.experiment.benchmark.subjects import NETS, Method, Net, methods, noise
+from ffebm.experiment.benchmark.speed import WATCHED, Row, images, measure, step, train
+from ffebm.experiment.benchmark.subjects import FINE, GOOD, NETS, PAPER, Method, Net, methods, noise
 from ffebm.experiment.data import Dataset, check, default_folder, digits, load
 from ffebm.experiment.environment import describe_environment
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.files import write_atomically
+from ffebm.experiment.markdown import code, table, text
 
 USUAL = ("conv12:0.125:128",)
 GRID = (
     "dense:1:256",
     *(f"{net}:{size}" for net in ("conv6", "conv12", "conv15") for size in ("0.125:32", "0.125:256", "0.25:64", "0.5:32")),
 )
+WIDTHS = (1e-3, 1e3)
+MOST_SAMPLES = 1_000_000
 HEADER = ("gradient", "sweeps", "ms", "× plain", "GFLOP/s", "of peak", "MiB", "cosine")
 
 
@@ -47,6 +51,10 @@ def run_benchmark(
     notes: Console,
 ) -> list[Row]:
     chosen = [parse(net) for net in nets or (GRID if everything else USUAL)]
+    if data is not None and not (trained and any(net.name != "dense" for net in chosen)):
+        raise UserError(
+            "Images are read from --data only to train convolutional nets: add --trained STEPS and such a net, or leave it out."
+        )
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
     if threads is not None:
@@ -80,8 +88,10 @@ def parse(text: str) -> Net:
         width, batch = [float(sizes[0]) if sizes else 0.125, int(sizes[1]) if len(sizes) > 1 else 128]
     except ValueError:
         width, batch = 0.0, 0
-    if name not in NETS or len(sizes) > 2 or width <= 0 or batch < 1:
-        raise UserError(f"No net is called {text!r}: name one of {', '.join(NETS)}, as in conv12:0.125:128 (width, batch).")
+    if name not in NETS or len(sizes) > 2 or not WIDTHS[0] <= width <= WIDTHS[1] or not 1 <= batch <= MOST_SAMPLES:
+        raise UserError(
+            f"No net is called {brief(text)}: name one of {', '.join(NETS)}, as in conv12:0.125:128 (width, batch)."
+        )
     return Net(name, width, int(batch))
 
 
@@ -97,7 +107,7 @@ def _data(folder: Path | None) -> Dataset:
 
 def cells(row: Row) -> tuple[str, ...]:
     return (
-        row.method.replace("recurrent-backprop", "rbp"),
+        row.title,
         row.sweeps,
         f"{1e3 * row.seconds:.0f}",
         f"{row.ratio:.2f}",
@@ -142,21 +152,31 @@ def _write(rows: Sequence[Row], output: Path, trained: int, data: Dataset | None
     if trained and data is not None:
         weights = f"weights after {trained} steps on {'CIFAR-10' if data.shape == (3, 32, 32) else 'enlarged digits'}"
     document = {"environment": place, "weights": weights, "rows": [asdict(row) for row in rows]}
-    command = shlex.join(["ffebm", *sys.argv[1:]])
+    write_atomically(output / "speed.json", lambda file: file.write(json.dumps(document, indent=1).encode()))
+    write_atomically(output / "speed.md", summary(rows, weights, place).encode("utf-8", "replace"))
+    save_speed(rows, output / "speed.png", weights)
+
+
+def summary(rows: Sequence[Row], weights: str, place: Mapping[str, Any]) -> str:
+    """What was measured, as Markdown; `place` describes the environment."""
+    command = code(shlex.join(["ffebm", *place["command"][1:]]))
     lines = [
         f"## How fast gradients are: {weights}",
         "",
-        f"Made by `{command}` at {place['commit'][:10]}, {place['time'][:10]}, on {place['processor']} with "
+        f"Made by {command} at {place['commit'][:10]}, {place['time'][:10]}, on {place['processor']} with "
         f"{place['threads']} threads and torch {place['packages']['torch']}.",
         "Times are the shortest of several turns of about half a second, in which all methods follow each other. `× plain` is",
         "the ratio to backprop through a feedforward net of the same layers (convolution, pooling, batch-norm, ReLU);",
         "`of peak` is against a product of 1024 × 1024 matrices in the same run; `MiB` counts tensors at the worst moment;",
         "`cosine` is the smallest over all parameters, of the gradient of up to 128 samples with the fully converged one in",
         "float64. rbp is recurrent backprop.",
+        "",
+        f"`calibrated for {GOOD.quality}`: sweeps were chosen for that cosine with settled phases, on up to {WATCHED} other "
+        "samples.",
+        "What came of it on these is in the column `cosine`, where it was measured.",
+        f"EP's β is {PAPER.beta} in `paper`, {GOOD.beta} in `calibrated for {GOOD.quality}` and {FINE.beta} in "
+        f"`calibrated for {FINE.quality}`; the others have none.",
     ]
     for label in dict.fromkeys(row.label for row in rows):
-        lines += ["", f"### {label}", "", "| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]
-        lines += ["| " + " | ".join(cells(row)) + " |" for row in rows if row.label == label]
-    write_atomically(output / "speed.json", lambda file: file.write(json.dumps(document, indent=1).encode()))
-    write_atomically(output / "speed.md", lambda file: file.write(("\n".join(lines) + "\n").encode()))
-    save_speed(rows, output / "speed.png", weights)
+        lines += ["", f"### {text(label)}", "", table(HEADER, [cells(row) for row in rows if row.label == label])]
+    return "\n".join(lines) + "\n"

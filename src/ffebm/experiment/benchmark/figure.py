@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ffebm.experiment.benchmark.speed import PLAIN, Row
+from ffebm.experiment.figures import picture, shown
 from ffebm.experiment.files import write_atomically
 
 COLOURS = {"ep": "#1b62a5", "id": "#d9822b", "recurrent-backprop": "#3a9d5d", "bptt": "#8c96a3"}
@@ -25,20 +26,20 @@ def save_speed(rows: Sequence[Row], path: Path, weights: str) -> None:
         _panel(axes, [row for row in rows if row.label == label], label)
     for axes in panels[len(labels) :]:
         axes.set_visible(False)
-    figure.suptitle(f"Time of a training gradient: {weights}", fontsize=11)
-    write_atomically(path, lambda file: figure.savefig(file, format="png"))
+    figure.suptitle(f"Time of a training gradient: {shown(weights)}", fontsize=11)
+    write_atomically(path, picture(figure))
 
 
 def _panel(axes: Axes, rows: Sequence[Row], label: str) -> None:
     methods = [row for row in rows if row.method != PLAIN][::-1]
     colours = [COLOURS[row.method.split(", ")[0]] for row in methods]
-    axes.barh([row.method for row in methods], [row.ratio for row in methods], color=colours)
+    axes.barh([row.title for row in methods], [row.ratio for row in methods], color=colours)
     longest = max(row.ratio for row in methods)
     for place, row in enumerate(methods):
         quality = "" if row.cosine is None else f", cos {row.cosine:.4f}"
         axes.text(row.ratio + 0.01 * longest, place, f"{row.ratio:.1f}×{quality}", va="center", fontsize=7)
     axes.set_xlim(0, 1.45 * longest)
-    axes.set_title(label, fontsize=9)
+    axes.set_title(shown(label), fontsize=9)
     axes.tick_params(labelsize=8)
     axes.set_xlabel("times plain backprop", fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)

@@ -45,6 +45,11 @@ class Row:
     def label(self) -> str:
         return Net(self.net, self.width, self.batch).label
 
+    @property
+    def title(self) -> str:
+        """The method as tables have room for it."""
+        return self.method.replace("recurrent-backprop", "rbp")
+
 
 def measure(
     net: Net,

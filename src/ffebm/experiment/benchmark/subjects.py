@@ -150,8 +150,8 @@ def methods(*, calibrated: Sequence[str] = KINDS[:3]) -> list[Method]:
     """
     return [
         *PAPER.methods("paper", KINDS),
-        *GOOD.methods(f"calibrated {GOOD.quality}", calibrated),
-        *FINE.methods(f"calibrated {FINE.quality}", calibrated),
+        *GOOD.methods(f"calibrated for {GOOD.quality}", calibrated),
+        *FINE.methods(f"calibrated for {FINE.quality}", calibrated),
     ]
 
 

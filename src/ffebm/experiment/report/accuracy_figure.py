@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ffebm.experiment.figures import shown
 from ffebm.experiment.report.outcome import GRADIENTS, Row
 
 LOOKS = {"ep": ("#1b62a5", "o"), "id": ("#d1701c", "D"), "recurrent-backprop": ("#4d8f57", "s"), "bptt": ("#7a5ba6", "^")}
@@ -17,7 +18,9 @@ APART = 0.24  # between the gradients of a row
 def accuracy_figure(rows: Sequence[Row]) -> Figure:
     """A line for each net: mean and spread over seeds, faint marks for the seeds; the paper's in a panel of its own."""
     printed = any(row.score(kind) for row in rows for kind in ("ep", "id"))
-    figure = Figure(figsize=(10 if printed else 7, 0.62 * len(rows) + 1.5), layout="constrained", dpi=150)
+    labels = [shown(row.label) for row in rows]
+    wide = printed or max(map(len, labels), default=0) > 40
+    figure = Figure(figsize=(10 if wide else 7, 0.62 * len(rows) + 1.5), layout="constrained", dpi=150)
     panels = figure.subplots(1, 2 if printed else 1, sharey=True, squeeze=False)[0]
     kinds = [kind for kind in GRADIENTS if any(kind in row.outcomes for row in rows)]
     for place, row in enumerate(rows):
@@ -38,7 +41,7 @@ def accuracy_figure(rows: Sequence[Row]) -> Figure:
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(x=0.15)
         axes.tick_params(labelsize=9)
-    panels[0].set_yticks(range(len(rows)), [row.label for row in rows])
+    panels[0].set_yticks(range(len(rows)), labels)
     panels[0].set_ylim(len(rows) - 0.5, -0.5)  # the first row on top
     handles = [panels[0].plot([], [], LOOKS[kind][1], color=LOOKS[kind][0], label=GRADIENTS[kind])[0] for kind in kinds]
     figure.legend(handles=handles, loc="outside upper right", ncols=len(kinds), frameon=False, fontsize=9)

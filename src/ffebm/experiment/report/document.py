@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,9 +10,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph."""
+    """A paragraph, with commands between backticks."""
 
     words: str
+
+    def pieces(self) -> list[str]:
+        """Prose and commands in turn; the first piece is prose, be it empty."""
+        return re.split(r"(?<!`)`([^`]*[^`\s][^`]*)`(?!`)", self.words)
 
 
 @dataclass(frozen=True)
@@ -21,10 +26,6 @@ class Table:
     title: str
     header: tuple[str, ...]
     rows: list[tuple[str, ...]]
-
-    def markdown(self) -> str:
-        lines = [f"| {' | '.join(self.header)} |", "|" + "---|" * len(self.header)]
-        return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in self.rows)])
 
 
 @dataclass(frozen=True)
@@ -80,20 +81,3 @@ class Document:
     title: str
     sections: list[Section]
     numbers: dict[str, Any]  # what the report's JSON holds
-
-    def markdown(self) -> str:
-        """Texts and tables; charts and pictures are the page's alone."""
-        lines = [f"# {self.title}", ""]
-        for section in self.sections:
-            shown = [part for part in section.parts if isinstance(part, Text | Table | Listing)]
-            if not shown:
-                continue
-            lines += [f"## {section.title}", ""]
-            for part in shown:
-                if isinstance(part, Table):
-                    lines += [f"**{part.title}**", "", part.markdown(), ""]
-                elif isinstance(part, Text):
-                    lines += [part.words, ""]
-                else:
-                    lines += [f"{part.title}:", "", "```", part.text.rstrip(), "```", ""]
-        return "\n".join(lines).rstrip() + "\n"

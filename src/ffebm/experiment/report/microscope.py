@@ -12,11 +12,11 @@ from torch import Tensor
 
 from ffebm.diagnostics import Trace, trace
 from ffebm.energy import State
-from ffebm.experiment.architectures import build_model
 from ffebm.experiment.data import Batches, Dataset, Samples, load
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.run import Run
 from ffebm.experiment.settings import Gradient
+from ffebm.experiment.trained import load_trained
 from ffebm.gradient import EquilibriumPropagation
 from ffebm.model import FFEBM, ReadoutCost
 from ffebm.nudge import Nudge
@@ -81,9 +81,7 @@ def look(
     dataset = load(settings.data.name, data or settings.data.root)
     if not 0 <= sample < len(dataset.test):
         raise UserError(f"There is no test image {sample}: {dataset.name} has {len(dataset.test):,}, counted from 0.")
-    model = build_model(settings, dataset.shape, len(dataset.classes)).eval()
-    model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-    run.load_weights(model)
+    model, _ = load_trained(run, dataset.shape, len(dataset.classes))
     x, y = dataset.normalise(dataset.test.x[sample : sample + 1]), dataset.test.y[sample : sample + 1]
     traced, logits = _traced(model, x.to(memory_format=torch.channels_last), y, settings.gradient)
     count = min(images or len(dataset.test), len(dataset.test))

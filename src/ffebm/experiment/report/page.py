@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-import re
 from functools import cache
 from html import escape
 from importlib import resources
@@ -13,7 +12,7 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
-from ffebm.experiment.report.document import Chart, Document, Listing, Part, Picture, Section, Table
+from ffebm.experiment.report.document import Chart, Document, Listing, Part, Picture, Section, Table, Text
 
 
 def page(document: Document) -> str:
@@ -52,12 +51,12 @@ def _part(part: Part, charts: list[dict[str, Any]]) -> str:
         )
     if isinstance(part, Listing):
         return f"<details><summary>{escape(part.title)}</summary><pre>{escape(part.text)}</pre></details>"
-    return f"<p>{_inline(part.words)}</p>"
+    return f"<p>{_inline(part)}</p>"
 
 
-def _inline(words: str) -> str:
-    """Commands stand between backticks."""
-    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(words))
+def _inline(text: Text) -> str:
+    pieces = map(escape, text.pieces())
+    return "".join(f"<code>{piece}</code>" if number % 2 else piece for number, piece in enumerate(pieces))
 
 
 def _table(table: Table) -> str:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from ffebm.errors import DivergenceError
 from ffebm.experiment.errors import UserError
+from ffebm.experiment.report.markdown import markdown
 from ffebm.experiment.report.microscope import Microscope, look
 from ffebm.experiment.report.outcome import Row, rows_of, with_error
 from ffebm.experiment.report.writing import write_report
@@ -51,7 +52,7 @@ def report_experiment(
     if scale == "tiny":
         words.append("Images are generated, in the official layouts: these numbers say that the path works, and no more.")
     else:
-        words += claims(experiment, rows)
+        words += [*filter(None, [SCALES[scale].chosen]), *claims(experiment, rows)]
     seen, trouble = _microscopes(finished, data, notes) if look_closer else ([], [])
     document = write_report(
         folder,
@@ -63,7 +64,7 @@ def report_experiment(
         microscopes=seen,
         failures=failures,
     )
-    return replace(document, sections=document.sections[:1]).markdown()
+    return markdown(replace(document, sections=document.sections[:1]))
 
 
 def claims(experiment: Experiment, rows: Sequence[Row]) -> list[str]:

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import io
 import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
+from ffebm.experiment.figures import picture
 from ffebm.experiment.files import write_atomically, write_json
 from ffebm.experiment.report.accuracy_figure import accuracy_figure
 from ffebm.experiment.report.document import Chart, Curve, Document, Listing, Part, Picture, Section, Table, Text
+from ffebm.experiment.report.markdown import markdown
 from ffebm.experiment.report.microscope import Microscope
 from ffebm.experiment.report.outcome import GRADIENTS, Row, recipe_label, rows_of, tables
 from ffebm.experiment.report.page import page
 from ffebm.experiment.reproduction.published import Published
 from ffebm.experiment.reproduction.static import Static
 from ffebm.experiment.reproduction.static_figures import bars_figure, transients_figure
-from ffebm.experiment.run import Run, remake_command
+from ffebm.experiment.run import Run, RunError, remake_command
 
 
 def write_report(
@@ -44,15 +44,18 @@ def write_report(
         published: results of others, for the last rows of the tables.
         failures: runs that failed, and what they said.
     """
-    document = compose(title, runs, words, published, static, microscopes, failures or {})
-    write_atomically(folder / "report.md", document.markdown().encode())
+    damaged = {run.folder.name: damage for run in runs if (damage := run.damage())}
+    runs = [run for run in runs if run.folder.name not in damaged]  # the rest is shown all the same
+    document = compose(title, runs, words, published, static, microscopes, {**(failures or {}), **damaged})
+    # A folder's name may hold bytes that are no UTF-8: Python stands them for by letters that UTF-8 does not have.
+    write_atomically(folder / "report.md", markdown(document).encode("utf-8", "replace"))
     write_json(folder / "report.json", document.numbers)
-    write_atomically(folder / "report.html", page(document).encode())
+    write_atomically(folder / "report.html", page(document).encode("utf-8", "replace"))
     rows = rows_of(runs)
     if _finished(rows):
         figure = accuracy_figure(rows)
         for kind in ("png", "svg"):
-            write_atomically(folder / f"accuracy.{kind}", partial(figure.savefig, format=kind))
+            write_atomically(folder / f"accuracy.{kind}", picture(figure, kind))
     return document
 
 
@@ -70,7 +73,7 @@ def compose(
     opening: list[Part] = [Text(text) for text in words]
     opening += tables(rows, published) if rows else []
     if _finished(rows):
-        opening.append(Picture("Top-1 accuracy: the mean over seeds, and each of them", _png(accuracy_figure(rows))))
+        opening.append(Picture("Top-1 accuracy: the mean over seeds, and each of them", picture(accuracy_figure(rows))))
     opening += [Text(text) for text in _missing(rows, failures)]
     if opening:
         sections.append(Section("Results", opening))
@@ -138,8 +141,8 @@ def _static(static: Static) -> list[Part]:
     below = static.explanation()
     parts: list[Part] = [
         Text(verdict),
-        Picture("Gradients through backward time: ID in colour, EP dotted", _png(transients_figure(static))),
-        Picture("Cosine between the final gradients of every layer", _png(bars_figure([static]))),
+        Picture("Gradients through backward time: ID in colour, EP dotted", picture(transients_figure(static))),
+        Picture("Cosine between the final gradients of every layer", picture(bars_figure([static]))),
     ]
     parts += [Text(f"{reason}.") for reason in below]
     layers = [(x.name, str(x.block), f"{x.cosine:.6f}", f"{x.deviation:.2e}") for x in static.layers]
@@ -198,7 +201,12 @@ def _origin(runs: Sequence[Run], static: Sequence[Static]) -> list[Part]:
     parts: list[Part] = [Text(f"Made by `{_command()}`, {time.strftime('%Y-%m-%d')}.")]
     places: dict[str, None] = {}
     for run in runs:
-        for place in run.environments():
+        try:
+            found = run.environments()
+        except RunError as error:
+            places[str(error)] = None
+            continue
+        for place in found:
             places[_place({**place, "seed": "of each run"})] = None
     for analysis in static:
         places[_place(analysis.environment)] = None
@@ -214,7 +222,10 @@ def _origin(runs: Sequence[Run], static: Sequence[Static]) -> list[Part]:
 
 def _place(environment: Mapping[str, Any]) -> str:
     packages = environment.get("packages", {})
-    devices = ", ".join(environment.get("devices", [])) or f"{environment.get('processor')}, {environment.get('cores')} cores"
+    packages = packages if isinstance(packages, dict) else {}
+    named = environment.get("devices")
+    devices = ", ".join(map(str, named)) if isinstance(named, list) and named else ""
+    devices = devices or f"{environment.get('processor')}, {environment.get('cores')} cores"
     commit, changed, _ = str(environment.get("commit") or "").partition("+")
     version = f"ffebm {packages.get('ffebm')}" + (f" at {commit[:10]}" if commit else "") + (", changed" if changed else "")
     return (
@@ -225,9 +236,3 @@ def _place(environment: Mapping[str, Any]) -> str:
 
 def _command() -> str:
     return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-
-
-def _png(figure: Any) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()

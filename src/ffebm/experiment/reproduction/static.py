@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,16 @@ from torch import Tensor
 
 from ffebm.diagnostics import Transient, converged_gradients, cosines, gradients, transients
 from ffebm.errors import DivergenceError, UnsettledError
-from ffebm.experiment.architectures import build_model, static_analysis
+from ffebm.experiment.architectures import static_analysis
 from ffebm.experiment.data import Dataset, default_folder, load
 from ffebm.experiment.environment import describe_environment
 from ffebm.experiment.errors import UserError
+from ffebm.experiment.figures import picture
 from ffebm.experiment.files import write_atomically, write_json
+from ffebm.experiment.markdown import code, table, text
 from ffebm.experiment.reproduction.static_figures import bars_figure, transients_figure
 from ffebm.experiment.run import Run
+from ffebm.experiment.trained import load_trained
 from ffebm.gradient import EquilibriumPropagation, Unrolled
 from ffebm.model import FFEBM
 from ffebm.relaxation import FixedPoint
@@ -114,14 +116,13 @@ def analyse_run(run: Run, data: Path | None = None, seed: int = 0, shown: int = 
     """The net of a run, at the weights that it has come to; batch-norm as in tests, free phases until they settle."""
     settings = run.settings()
     dataset = load(settings.data.name, data or settings.data.root)
-    model = build_model(settings, dataset.shape, len(dataset.classes)).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-    run.load_weights(model)
+    model, _ = load_trained(run, dataset.shape, len(dataset.classes))
     for _, block in model.chain:
         block.relax = SETTLED
     x, y, words = _samples(dataset, seed)
     title = f"{run.folder.name}, {settings.model.layers} layers in {settings.model.blocks} blocks"
     free = f"until no unit moves by {SETTLED.tolerance}, {SETTLED.steps} sweeps at most"
-    return analyse(model.eval(), x, y, title=title, samples=words, free=free, seed=seed, shown=shown)
+    return analyse(model, x, y, title=title, samples=words, free=free, seed=seed, shown=shown)
 
 
 def analyse(model: FFEBM, x: Tensor, y: Tensor, *, title: str, samples: str, free: str, seed: int, shown: int) -> Static:
@@ -166,10 +167,10 @@ def _samples(dataset: Dataset | None, seed: int) -> tuple[Tensor, Tensor, str]:
 def save_static(static: Static, folder: Path) -> None:
     """The numbers as JSON, both figures as PNG and SVG, and a table as Markdown."""
     write_json(folder / "static.json", asdict(static))
-    write_atomically(folder / "static.md", markdown(static).encode())
+    write_atomically(folder / "static.md", markdown(static).encode("utf-8", "replace"))
     for name, figure in (("transients", transients_figure(static)), ("cosines", bars_figure([static]))):
         for kind in ("png", "svg"):
-            write_atomically(folder / f"{name}.{kind}", partial(figure.savefig, format=kind))
+            write_atomically(folder / f"{name}.{kind}", picture(figure, kind))
 
 
 def read_static(path: Path) -> Static:
@@ -191,15 +192,15 @@ def _number(value: float | None) -> float:
 def markdown(static: Static) -> str:
     place = static.environment
     program, *arguments = place["command"]
+    made = code(shlex.join([Path(program).name, *arguments]))
     lines = [
-        f"## EP against ID: {static.title}",
+        f"## EP against ID: {text(static.title)}",
         "",
-        f"Made by `{shlex.join([Path(program).name, *arguments])}` at {place['commit'][:10]}, {place['time'][:10]}:",
-        f"{static.samples}; β {static.beta}; {static.sweeps} sweeps a block; free phases: {static.free}. Cosine of the final",
+        f"Made by {made} at {place['commit'][:10]}, {place['time'][:10]}:",
+        f"{text(static.samples)}; β {static.beta}; {static.sweeps} sweeps a block; free phases: {text(static.free)}. Cosine of "
+        "the final",
         "gradients of every layer, and the largest relative deviation ‖EP(t) − ID(t)‖ / ‖ID(t)‖ at any step.",
         "",
-        "| block | weights | cosine | deviation |",
-        "|---|---|---|---|",
     ]
-    lines += [f"| {layer.block} | {layer.name} | {layer.cosine:.6f} | {layer.deviation:.2e} |" for layer in static.layers]
-    return "\n".join(lines) + "\n"
+    rows = [(str(layer.block), layer.name, f"{layer.cosine:.6f}", f"{layer.deviation:.2e}") for layer in static.layers]
+    return "\n".join([*lines, table(("block", "weights", "cosine", "deviation"), rows)]) + "\n"

@@ -11,6 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from ffebm.experiment.figures import shown
+
 if TYPE_CHECKING:
     from ffebm.experiment.reproduction.static import Layer, Static
 
@@ -34,7 +36,7 @@ def transients_figure(static: Static) -> Figure:
     panels[0][0].plot([], [], color="black", label="ID")
     panels[0][0].plot([], [], color="black", linestyle=":", label="EP")
     figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside upper right", ncols=2, frameon=False, fontsize=9)
-    figure.suptitle(f"Gradients of some weights of every layer: {static.title}", fontsize=10, x=0.01, ha="left")
+    figure.suptitle(f"Gradients of some weights of every layer: {shown(static.title)}", fontsize=10, x=0.01, ha="left")
     return figure
 
 
@@ -64,7 +66,7 @@ def bars_figure(analyses: Sequence[Static]) -> Figure:
         axes.set_ylabel("cosine, EP with ID", fontsize=8)
         axes.tick_params(axis="y", labelsize=8)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.set_title(f"{static.title}: smallest cosine {lowest:.5f}", fontsize=9, loc="left")
+        axes.set_title(f"{shown(static.title)}: smallest cosine {lowest:.5f}", fontsize=9, loc="left")
     return figure
 
 
