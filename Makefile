@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help install run test test-slow test-data test-browser test-kill compare reproduce cifar10 lint format docs bench bench-memory bench-scaling bench-training measure clean
+.PHONY: help install run test test-slow test-hostile test-data test-browser test-kill compare reproduce cifar10 lint format docs bench bench-memory bench-scaling bench-training measure clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,6 +25,9 @@ test: install  ## the tests (about four minutes)
 
 test-slow: install  ## the tests that take longer
 	$(BIN)/python -m pytest -m slow
+
+test-hostile: install  ## thousands of files and command lines made to do harm, in processes with little memory (under ten minutes)
+	$(BIN)/python -m pytest -m hostile
 
 test-data: install  ## the tests on real CIFAR, in the folder that FFEBM_DATA names
 	$(BIN)/python -m pytest -m data

@@ -33,6 +33,7 @@ from ffebm.experiment.reproduction import EXPERIMENTS, SCALES, LocalProcesses, Q
 from ffebm.experiment.reproduction.experiments import prepare_data
 from ffebm.experiment.reproduction.static import Static, analyse_initial, analyse_run, read_static
 from ffebm.experiment.run import Run, RunError
+from ffebm.experiment.settings import SettingsError
 from ffebm.experiment.training import train
 from test_command_line import call
 
@@ -81,6 +82,8 @@ def finish(run: Run, accuracy: float, epochs: int = 1) -> None:
         "epoch": 1,
         "step": 3,
         "train_loss": 2.0,
+        "train_accuracy": accuracy,
+        "test_loss": 2.0,
         "test_accuracy": accuracy,
         "test_top5": 0.9,
         "residual": 0.1,
@@ -309,6 +312,17 @@ class TestOutcomes:
         assert alike == "12 layers, EP, block sizes within 3 points of each other: holds; 2.50."
         assert "does not hold" in claims(SPLIT, [*rows, row("cifar10-l6-bs3", 56, 56)])[2]
 
+    def test_claims_say_what_settings_were_chosen_by(self, tmp_path: Path) -> None:
+        cells = SPLIT.cells("small", rows=["cifar10-l6-bs3"])
+        for cell in cells:
+            cell.settings.save(cell.run(tmp_path).settings_file)
+            finish(cell.run(tmp_path), 0.5, cell.settings.trainer.epochs)
+        text = report_experiment(SPLIT, "small", cells, tmp_path, look_closer=False)
+        chosen = SCALES["small"].chosen
+        assert "seed 0" in chosen
+        assert text.index(chosen) < text.index("EP within 1 point of ID in every row: holds")
+        assert not SCALES["paper"].chosen  # the paper's own
+
     def test_ep_and_id_are_compared_seed_by_seed(self) -> None:
         ep, id_ = Outcome(seeds=[2, 0, 1], top1=[72.0, 50.0, 70.0]), Outcome(seeds=[1, 2], top1=[69.0, 70.0])
         row = Row("one", read_preset("cifar10-l12-bs2"), {"ep": ep, "id": id_})
@@ -379,6 +393,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
         train(settings, Run.create(cell.run(folder).folder, ""), console())
     report_experiment(SPLIT, "tiny", cells, folder, failures={"another": "Error: <b>gone</b>"})
     return folder
+
+
+@pytest.mark.parametrize("table", ["split", "paper-variance", "scaling"])
+def test_kept_reports_say_what_settings_were_chosen_by(table: str) -> None:
+    for name in ("report.md", "results.md"):
+        text = (Path(__file__).parent.parent / "results" / "reproduce" / table / name).read_text()
+        assert text.index(SCALES["small"].chosen) < text.index("holds;")
 
 
 class TestReport:
@@ -492,3 +513,13 @@ def test_a_table_from_the_command_line_and_on_a_ray_cluster(tmp_path: Path) -> N
     numbers = [json.loads((tmp_path / place / "report.json").read_text())["rows"] for place in ("here", "there")]
     accuracies = [[outcome["top1"] for outcome in rows[0]["outcomes"].values()] for rows in numbers]
     assert accuracies[0] == accuracies[1]
+
+
+def test_what_a_scale_chooses_for_other_sweeps_is_left_out() -> None:
+    """`gradient.quality` is for calibrated sweeps: a user who takes others must not be told off for it."""
+    cell, *_ = EXPERIMENTS["split"].cells("small", rows=["cifar10-l12-bs2"], overrides=["sweeps=settle"])
+    assert cell.settings.sweeps == "settle"
+    assert not any(change.startswith("gradient.quality") for change in cell.changes)
+    cell, *_ = EXPERIMENTS["split"].cells("small", rows=["cifar10-l12-bs2"], overrides=["optimiser.momentum=0.5"])
+    with pytest.raises(SettingsError, match="momentum` has no effect"):
+        cell.check(Path("nowhere"))

@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from ffebm.experiment.architectures import build_model
 from ffebm.experiment.data import Batches, Dataset, load
 from ffebm.experiment.figures import save_confusion
 from ffebm.experiment.files import write_atomically
 from ffebm.experiment.run import Run, RunError
+from ffebm.experiment.trained import load_trained
 from ffebm.model import FFEBM
 
 
@@ -37,8 +37,7 @@ def evaluate_run(run: Run, root: Path | None = None, console: Console | None = N
     """Evaluate the weights of a run; writes `evaluation.json` and `confusion.png` beside them."""
     settings = run.settings()
     dataset = load(settings.data.name, root or settings.data.root)
-    model = build_model(settings, dataset.shape, len(dataset.classes))
-    source = run.load_weights(model)
+    model, source = load_trained(run, dataset.shape, len(dataset.classes))
     evaluation = evaluate(model, dataset, settings.trainer.test_batch, run.folder.name, source, console)
     write_atomically(run.folder / "evaluation.json", json.dumps(asdict(evaluation), indent=1).encode())
     title = f"{run.folder.name}: {100 * evaluation.top1:.2f} % of {evaluation.images:,} test images"

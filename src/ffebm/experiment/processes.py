@@ -1,8 +1,13 @@
-"""Which of the processes of a distributed run this one is."""
+"""Which of the processes of a run this one is, and how it ends with the one that started it."""
 
 from __future__ import annotations
 
 import os
+import signal
+import sys
+import threading
+
+LEASH = "FFEBM_LEASH"  # set for a process whose standard input lasts as long as the one that started it
 
 
 def process_rank() -> int:
@@ -14,3 +19,15 @@ def process_rank() -> int:
 def is_first(processes: int) -> bool:
     """Whether this process speaks and writes for a run of so many; a run of one does, whatever it was started among."""
     return processes == 1 or process_rank() == 0
+
+
+def follow_leash() -> None:
+    """Stop as after SIGTERM when the process that started this one is gone, even if it was killed without a word."""
+    if os.environ.get(LEASH):
+        threading.Thread(target=_wait_for_the_end, daemon=True).start()
+
+
+def _wait_for_the_end() -> None:
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -5,23 +5,25 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
+import os
+import re
 import shlex
 import time
-import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from ffebm.checks import brief
+from ffebm.experiment.checkpoint import SUFFIX, unpacked
 from ffebm.experiment.data import Description
 from ffebm.experiment.errors import UserError
-from ffebm.experiment.files import write_atomically
+from ffebm.experiment.files import read_regular, write_atomically
+from ffebm.experiment.sealed import SealError, seal, unseal
 from ffebm.experiment.settings import Settings, read_settings
 
 try:
@@ -31,6 +33,8 @@ except ImportError:  # Windows
 
 Row = Mapping[str, float]
 PATIENCE = 8.0  # seconds that a lock is waited for: helpers of a killed process hold it a little longer
+LARGEST = 1 << 26  # bytes of a file of texts in a run folder: a million epochs are less
+COLUMNS = ("epoch", "step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "test_top5", "residual", "seconds")
 
 
 class RunError(UserError):
@@ -50,13 +54,11 @@ class Run:
             stem = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
             candidates = [stem, *(stem.with_name(f"{stem.name}-{i}") for i in range(2, 100))]
         else:
-            if folder.exists() and (not folder.is_dir() or any(path.suffix != ".part" for path in folder.iterdir())):
-                raise RunError(
-                    f"{folder} exists already: a new run would overwrite it. Name another folder, or go on with that run by "
-                    f"`ffebm train --resume {shlex.quote(str(folder))}`."
-                )
+            run = cls(folder)
+            if folder.exists() and (not folder.is_dir() or run.holds_something):
+                raise run.taken
             folder.mkdir(parents=True, exist_ok=True)
-            return cls(folder)
+            return run
         for candidate in candidates:
             try:
                 candidate.mkdir(parents=True)
@@ -76,23 +78,63 @@ class Run:
             )
         return run
 
+    @property
+    def holds_something(self) -> bool:
+        """More than what every process that was here leaves behind."""
+        return any(path != self.lock_file and path.suffix != ".part" for path in self.folder.iterdir())
+
+    @property
+    def taken(self) -> RunError:
+        return RunError(
+            f"{self.folder} exists already: a new run would overwrite it. Name another folder, or go on with that run by "
+            f"`{resume_command(self)}`."
+        )
+
+    def damage(self) -> str:
+        """Why its settings or its metrics cannot be read; nothing, where they can."""
+        try:
+            self.settings()
+            self.metrics()
+        except UserError as error:
+            return str(error)
+        return ""
+
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep a second process from training into the same folder, where the system has such locks."""
-        with self.settings_file.open("rb") as file:
+    def locked(self, *, new: bool = False) -> Iterator[None]:
+        """Keep a second process from training into the same folder, where the system has such locks.
+
+        Args:
+            new: refuse a folder that another process has begun a run in since it was found empty.
+        """
+        with self._open_lock() as file:
             deadline = time.monotonic() + PATIENCE
-            while fcntl is not None:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    if time.monotonic() < deadline:
-                        time.sleep(0.1)
-                        continue
-                    raise RunError(f"{self.folder} is being trained by another process: stop that one first.") from None
-                except OSError:  # some network file systems have no locks
-                    pass
-                break
+            while not _got(file):
+                if time.monotonic() > deadline:
+                    raise RunError(f"{self.folder} is being trained by another process: stop that one first.")
+                time.sleep(0.1)
+            if not self._still_there(file):
+                raise RunError(f"{self.folder} was removed by another process in this moment: start again.")
+            if new and self.holds_something:
+                raise self.taken
             yield
+
+    def _open_lock(self) -> IO[bytes]:
+        try:
+            return self.lock_file.open("ab")
+        except FileNotFoundError:
+            raise RunError(f"{self.folder} is not there any more: it was removed by somebody else.") from None
+
+    def _still_there(self, file: IO[bytes]) -> bool:
+        """Whether the lock that is held is the one that others would find."""
+        try:
+            return os.path.samestat(os.fstat(file.fileno()), self.lock_file.stat())
+        except FileNotFoundError:
+            return False
+
+    def check_there(self) -> None:
+        """Writing into a folder that was deleted would bring a part of it back."""
+        if not self.settings_file.is_file():
+            raise RunError(f"{self.folder} was deleted, or emptied, while it was trained into: there is nowhere to go on.")
 
     def tidy(self) -> None:
         """Remove what a killed process had begun to write."""
@@ -102,8 +144,14 @@ class Run:
 
     def discard_if_empty(self) -> None:
         """Undo `create` when nothing came of it."""
-        if self.folder.is_dir() and not any(self.folder.iterdir()):
-            self.folder.rmdir()
+        with suppress(OSError, RunError), self._open_lock() as file:
+            if _got(file) and not self.holds_something:  # else another process has begun here
+                self.lock_file.unlink()
+                self.folder.rmdir()
+
+    @property
+    def lock_file(self) -> Path:
+        return self.folder / ".lock"
 
     @property
     def settings_file(self) -> Path:
@@ -114,15 +162,21 @@ class Run:
         return self.folder / "weights.safetensors"
 
     @property
+    def gradient_file(self) -> Path:
+        """How close the first gradient was to the one at equilibrium."""
+        return self.folder / "gradient.json"
+
+    @property
     def checkpoint_folder(self) -> Path:
         return self.folder / "checkpoints"
 
     def checkpoint_file(self, step: int) -> Path:
-        return self.checkpoint_folder / f"step-{step:08d}.ckpt"
+        return self.checkpoint_folder / f"step-{step:08d}{SUFFIX}"
 
     def checkpoints(self) -> list[Path]:
         """Newest first."""
-        return sorted(self.checkpoint_folder.glob("step-*.ckpt"), reverse=True)
+        found = self.checkpoint_folder.glob(f"step-*{SUFFIX}")
+        return sorted((path for path in found if re.fullmatch(r"step-\d{8,12}", path.stem)), key=step_of, reverse=True)
 
     def settings(self) -> Settings:
         return read_settings(self.settings_file)
@@ -134,23 +188,37 @@ class Run:
     def description(self) -> Description:
         path = self.folder / "data.json"
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(read_regular(path, LARGEST))
             shape, classes, mean, std = (tuple(content[key]) for key in ("shape", "classes", "mean", "std"))
-            return Description(str(content["name"]), shape, classes, mean, std)
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise RunError(f"{path}, which names the classes, cannot be read: {error}.") from None
+            found = Description(str(content["name"]), shape, classes, mean, std)
+            _check_description(found)
+            return found
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            reason = brief(error) if isinstance(error, KeyError) else error
+            raise RunError(f"{path}, which names the classes, cannot be read: {reason}.") from None
 
     def environments(self) -> list[dict[str, Any]]:
         """The places and times at which this run was started or resumed."""
+        path = self.folder / "environment.json"
         try:
-            return json.loads((self.folder / "environment.json").read_text())
-        except (OSError, ValueError):  # absent or damaged: this is a log, and no reason to stop
+            found = json.loads(read_regular(path, LARGEST))
+            if not isinstance(found, list) or not all(isinstance(place, dict) for place in found):
+                raise ValueError("it should be a list of objects")
+            return found
+        except FileNotFoundError:
             return []
+        except (OSError, ValueError, RecursionError) as error:
+            raise RunError(f"{path}, which says where this run was made, cannot be read: {error}. Remove or mend it.") from None
 
     def save_environment(self, environment: Mapping[str, Any]) -> None:
-        """Add where and when this run was started or resumed."""
-        content = json.dumps([*self.environments(), environment], indent=2)
-        write_atomically(self.folder / "environment.json", content.encode())
+        """Add where and when this run was started or resumed. A log that cannot be read is laid aside: no reason to stop."""
+        path = self.folder / "environment.json"
+        try:
+            before = self.environments()
+        except RunError:
+            path.replace(path.with_name("environment.damaged"))
+            before = []
+        write_atomically(path, json.dumps([*before, environment], indent=2).encode())
 
     def save_metrics(self, rows: Sequence[Row]) -> None:
         """One row an epoch."""
@@ -161,64 +229,110 @@ class Run:
         write_atomically(self.folder / "metrics.csv", text.getvalue().encode())
 
     def metrics(self) -> list[dict[str, float]]:
+        """The rows that `save_metrics` wrote; none, where there are none yet."""
         path = self.folder / "metrics.csv"
-        if not path.is_file():
+        try:
+            lines = io.StringIO(read_regular(path, LARGEST).decode("utf-8"), newline="")
+            rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(lines, strict=True)]
+            for number, row in enumerate(rows, 1):
+                if row.get("epoch") != number or not all(column in row for column in COLUMNS):
+                    raise ValueError(f"row {number} is not that of epoch {number}, or lacks a column")
+            return rows
+        except FileNotFoundError:
             return []
-        with path.open(newline="") as file:
-            return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+        except (OSError, ValueError, TypeError, csv.Error) as error:
+            raise RunError(f"{path} is damaged: {error}. Checkpoints hold these numbers as well.") from None
 
     def save_weights(self, model: nn.Module) -> None:
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-        write_atomically(self.weights_file, save(tensors))
+        write_atomically(self.weights_file, seal(model.state_dict()))
 
     def load_weights(self, model: nn.Module) -> str:
         """Give the model the weights of the last finished epoch, or of the newest sound checkpoint; says which."""
         if self.weights_file.is_file():
             try:
-                weights, source = load_file(self.weights_file), self.weights_file
-            except (SafetensorError, OSError) as error:
+                weights, source = unseal(self.weights_file)[0], self.weights_file
+            except SealError as error:
                 raise RunError(f"{self.weights_file} is damaged: {error}. Remove it to use a checkpoint instead.") from None
         else:
-            source, checkpoint = self.newest_checkpoint()[:2]
+            source, checkpoint, reports = self.newest_checkpoint()
             if source is None:
-                raise RunError(f"{self.folder} holds no weights yet: go on with it by `{resume_command(self)}`.")
+                why = reports[0] if reports else f"{self.folder} holds no weights yet:"
+                raise RunError(f"{why} Go on with it by `{resume_command(self)}`.")
             weights = {name.removeprefix("model."): tensor for name, tensor in checkpoint["state_dict"].items()}
+        for name, tensor in weights.items():
+            if not bool(tensor.isfinite().all()):
+                raise RunError(f"{source} holds numbers that are not finite, in {brief(name)}: these weights are of no use.")
         try:
             model.load_state_dict(weights)
         except RuntimeError as error:
-            raise RunError(f"{source} does not fit the model in {self.settings_file}: {error}") from None
+            first = "; ".join(line.strip() for line in str(error).splitlines()[1:3])
+            raise RunError(f"{source} does not fit the model in {self.settings_file}: {first[:300]}") from None
         return source.name
 
-    def newest_checkpoint(self) -> tuple[Path | None, dict[str, Any], list[str]]:
-        """The newest checkpoint that is sound, what it holds, and a sentence on every newer one that is not."""
+    def newest_checkpoint(
+        self, check: Callable[[dict[str, Any]], None] = lambda _: None
+    ) -> tuple[Path | None, dict[str, Any], list[str]]:
+        """The newest checkpoint that is sound, what it holds, and a sentence on every newer one that is not.
+
+        Args:
+            check: raises a `RunError` for content that cannot be used.
+        """
         reports: list[str] = []
         for path in self.checkpoints():
             try:
-                return path, read_checkpoint(path), reports
+                content = read_checkpoint(path)
+                check(content)
+                return path, content, reports
             except RunError as error:
-                reports.append(str(error))
+                reports.append(str(error) if str(path) in str(error) else f"{path} cannot be used: {error}")
+        old = [] if reports else sorted(self.checkpoint_folder.glob("step-*.ckpt"))
+        if old:
+            reports.append(f"{old[-1]} was written by an earlier version, in a format that this one does not read.")
         return None, {}, reports
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """What a checkpoint holds: tensors, numbers and texts. Anything else in it is refused, and nothing in it is run."""
+def _got(lock: IO[bytes]) -> bool:
+    """Whether the lock is ours now; it is where the system has none, as some network file systems."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            broken = archive.testzip()  # compares checksums, which torch.load does not
-        if broken is not None:
-            raise RunError(f"{path} is damaged: the checksum of {broken} is wrong.")
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except RunError:
-        raise
-    except Exception as error:  # what torch.load raises on foreign content has no common type
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise RunError(f"{path} is not a sound checkpoint ({reason}); nothing in it was run.") from None
-    if not isinstance(content, dict) or not {"state_dict", "optimizer_states", "loops", "global_step"} <= content.keys():
-        raise RunError(f"{path} is not a checkpoint of a training run.")
-    tensors = content["state_dict"]
-    if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
-        raise RunError(f"{path} holds no weights where a checkpoint has them.")
+        if fcntl is not None:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """What a checkpoint holds: tensors, numbers and texts. There is nothing in such a file that could be run."""
+    try:
+        content = unpacked(path)
+    except SealError as error:
+        raise RunError(f"{path} is not a sound checkpoint: {error}.") from None
+    tensors = content.get("state_dict")
+    if not isinstance(tensors, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
+    ):
+        raise RunError(f"{path} is not a checkpoint of a training run: it holds no weights.")
     return content
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step after which a checkpoint was written, by its name."""
+    return int(checkpoint.stem.partition("-")[2])
+
+
+def _check_description(found: Description) -> None:
+    """Refuse what no data set is: files are edited, and bits flip."""
+    channels = found.shape[0] if found.shape else 0
+    sized = len(found.shape) == 3 and all(type(size) is int and 0 < size <= 4096 for size in found.shape)
+    if not sized or not found.classes or not all(isinstance(name, str) for name in found.classes):
+        raise ValueError("the shape of images or the names of classes are wrong")
+    statistics = (found.mean, found.std)
+    if not all(len(each) == channels and all(type(n) is float and math.isfinite(n) for n in each) for each in statistics):
+        raise ValueError("mean and deviation must be a number for each channel")
+    if min(found.std) <= 0:
+        raise ValueError("deviations must be positive")
 
 
 def remake_command(run: Run) -> str:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ffebm.experiment.preset import read_preset
-from ffebm.experiment.run import Run, RunError
+from ffebm.experiment.run import Run, RunError, step_of
 from ffebm.experiment.settings import Settings
 
 KINDS = ("ep", "id")
@@ -19,6 +19,7 @@ class Stage(StrEnum):
     WAITING = "waiting"
     BEGUN = "begun"
     FINISHED = "finished"
+    DAMAGED = "damaged"
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,8 @@ class Cell:
         run = self.run(folder)
         if not run.settings_file.is_file():
             return Progress(Stage.WAITING)
+        if self.damage(folder):
+            return Progress(Stage.DAMAGED)
         rows, epochs = run.metrics(), self.settings.trainer.epochs
         last = rows[-1] if rows else {}
         seen = int(last.get("epoch", 0)), last.get("test_accuracy"), last.get("seconds", 0.0)
@@ -85,15 +88,20 @@ class Cell:
             return Progress(Stage.FINISHED, 1.0, *seen)
         return Progress(Stage.BEGUN, _share(run), *seen)
 
+    def damage(self, folder: Path) -> str:
+        """Why what is there of this run cannot be read; nothing, where it can, or is not there."""
+        run = self.run(folder)
+        return run.damage() if run.settings_file.is_file() else ""
+
     def was_begun(self, folder: Path) -> bool:
         """Whether there is such a run, with these very settings."""
         run = self.run(folder)
-        return run.settings_file.is_file() and run.settings().recipe == self.settings.recipe
+        return run.settings_file.is_file() and not self.damage(folder) and run.settings().recipe == self.settings.recipe
 
     def check(self, folder: Path) -> None:
         """Refuse settings that cannot be, and a run begun with others: it would stand in the table for what it is not."""
         wanted, run = self.settings.recipe, self.run(folder)
-        if run.settings_file.is_file() and run.settings().recipe != wanted:
+        if run.settings_file.is_file() and not self.damage(folder) and run.settings().recipe != wanted:
             raise RunError(
                 f"{run.folder} was begun with other settings than `{shlex.join(self.overrides)}` for {self.preset}. "
                 "Name another folder by --output, or remove that run."
@@ -102,7 +110,9 @@ class Cell:
 
 def _share(run: Run) -> float:
     """Of all steps, those before the newest checkpoint."""
-    checkpoints, places = run.checkpoints(), run.environments()
-    if not checkpoints or not places or "steps" not in places[0]:
+    checkpoints = run.checkpoints()
+    try:
+        steps = int(run.environments()[0]["steps"])
+    except (RunError, LookupError, TypeError, ValueError):  # how far it has come is only shown
         return 0.0
-    return int(checkpoints[0].stem.partition("-")[2]) / places[0]["steps"]
+    return min(step_of(checkpoints[0]) / steps, 1.0) if checkpoints and steps > 0 else 0.0

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ffebm.experiment.errors import UserError
+from ffebm.experiment.processes import LEASH
 
 LOOK = 0.5  # seconds between looks at what runs
 
@@ -113,10 +114,16 @@ def _run(arguments: Sequence[str], log: Path, environment: dict[str, str], stopp
     """Wait for a process; once `stopping` is set, or an interrupt comes as Ray sends it, pass one on and wait for its end."""
     command = [sys.executable, "-m", "ffebm", *arguments]
     asked = False
-    # In a session of its own: an interrupt from the keyboard comes from us, and once.
     with (
         log.open("ab") as file,
-        subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True) as process,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,  # which ends with us, however we end: see `leash`
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**environment, LEASH: "1"},
+            start_new_session=True,  # an interrupt from the keyboard comes from us, and once
+        ) as process,
     ):
         while True:
             try:

@@ -53,7 +53,9 @@ class Queue:
         for cell in self.cells:
             cell.check(self.folder)
         progress = self.progress()
-        todo = [cell for cell in self.cells if progress[cell.name].stage is not Stage.FINISHED]
+        self.failures |= {cell.name: damage for cell in self.cells if (damage := cell.damage(self.folder))}
+        done = [name for name, found in progress.items() if found.stage is Stage.FINISHED]
+        todo = [cell for cell in self.cells if cell.name not in done and cell.name not in self.failures]
         for cell in sorted(todo, key=lambda cell: progress[cell.name].stage is Stage.WAITING):  # those that are begun first
             self._waiting.put(cell)
         workers = min(self.launcher.slots, len(todo))

@@ -82,7 +82,7 @@ class Calibrating(Callback):
         failure = ""
         if trainer.is_global_zero:
             try:
-                found = calibrate(_on_its_own(learner.model).train(), *_samples(learner), self.quality)
+                found = calibrate(on_its_own(learner.model).train(), *few_samples(learner, SAMPLES), self.quality)
             except (DivergenceError, ValueError) as error:  # which name the block
                 failure = f"{error} This was after step {trainer.global_step}."
         learner.fail_together(failure)
@@ -102,15 +102,15 @@ class Calibrating(Callback):
             block.relax, block.estimator = relax, estimator
 
 
-def _samples(learner: Learner) -> tuple[Tensor, Tensor]:
+def few_samples(learner: Learner, count: int) -> tuple[Tensor, Tensor]:
     """Images from all over the training set, as they are."""
     images = learner.dataset.train
-    which = torch.linspace(0, len(images) - 1, min(SAMPLES, len(images))).long()
+    which = torch.linspace(0, len(images) - 1, min(count, len(images))).long()
     x = learner.dataset.normalise(images.x[which]).to(learner.device, next(learner.model.parameters()).dtype)
     return x.contiguous(memory_format=torch.channels_last), images.y[which].to(learner.device)
 
 
-def _on_its_own(model: FFEBM) -> FFEBM:
+def on_its_own(model: FFEBM) -> FFEBM:
     """A copy whose batch-norms ask no other process."""
     model = deepcopy(model)
     for module in model.modules():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import signal
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ from lightning.fabric.plugins import CheckpointIO
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
+from ffebm.experiment.checkpoint import packed
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.files import write_atomically
 from ffebm.experiment.run import Run, RunError, read_checkpoint
@@ -34,10 +34,8 @@ class AtomicCheckpointIO(CheckpointIO):
     """How Lightning writes and reads checkpoint files."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        content = io.BytesIO()
-        torch.save(checkpoint, content)  # into memory first: what torch says of a full disk, nobody understands
         try:
-            write_atomically(Path(path), content.getbuffer())
+            write_atomically(Path(path), packed(checkpoint))
         except OSError as error:
             raise RunError(f"The checkpoint {path} cannot be written: {error}. Mend that, then resume the run.") from None
 
@@ -104,6 +102,8 @@ class Checkpoints(Checkpoint):
         return int(trainer.strategy.reduce(asked, reduce_op="max"))
 
     def _save(self, trainer: Trainer) -> None:
+        if trainer.is_global_zero:
+            self.run.check_there()
         trainer.save_checkpoint(self.run.checkpoint_file(trainer.global_step))
         if trainer.is_global_zero:
             for path in self.run.checkpoints()[self.keep :]:

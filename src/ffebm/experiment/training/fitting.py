@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-import os
+import re
 import signal
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -15,32 +13,38 @@ import torch
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from rich.console import Console
 from rich.markup import escape
 
-from ffebm.experiment.architectures import build_model
-from ffebm.experiment.data import Dataset, load
+from ffebm.checks import brief_name
 from ffebm.experiment.environment import describe_environment
+from ffebm.experiment.errors import UserError
 from ffebm.experiment.processes import is_first
-from ffebm.experiment.run import Run, RunError
+from ffebm.experiment.run import Run, RunError, step_of
 from ffebm.experiment.settings import Settings, SettingsError
-from ffebm.experiment.settings import Trainer as TrainerSettings
 from ffebm.experiment.training.calibrating import Calibrating
+from ffebm.experiment.training.calm import calm
 from ffebm.experiment.training.checkpoints import AtomicCheckpointIO, Checkpoints, Stopped
+from ffebm.experiment.training.gradient_check import GradientCheck
 from ffebm.experiment.training.health import Health
 from ffebm.experiment.training.learner import Learner
+from ffebm.experiment.training.preparing import prepare, wrongly_started
 from ffebm.experiment.training.progress import Progress, Recorder
+from ffebm.experiment.training.resumable import check_resumable
+
+_LOST = re.compile("gloo|nccl|peer|process ?group|store|socket|connection", re.IGNORECASE)  # what torch.distributed says then
 
 
 def train(settings: Settings, run: Run, console: Console | None = None) -> Learner:
     """Train from the beginning, into a fresh folder."""
     console = console or Console(stderr=True)
-    learner = prepare(settings)
-    _fit(learner, run, console, None)
+    learner = prepare(settings, console)
+    with _held(learner, run, new=True):
+        _fit(learner, run, console, None)
     return learner
 
 
@@ -52,42 +56,33 @@ def resume(run: Run, console: Console | None = None, root: Path | None = None) -
     """
     console = console or Console(stderr=True)
     settings = run.settings()
-    learner = prepare(settings if root is None else settings.model_copy(update={"data": settings.data.at(root)}))
-    checkpoint, content, damaged = run.newest_checkpoint()
-    if checkpoint is None and damaged:
-        raise RunError(f"None of the {len(damaged)} checkpoints in {run.checkpoint_folder} is sound; start a new run.")
-    if is_first(learner.settings.trainer.processes):
-        for report in damaged:
-            console.print(f"[yellow]Warning:[/] {escape(report)}", highlight=False)
-        where = (
-            "the beginning: there is no checkpoint yet"
-            if checkpoint is None
-            else f"step {content['global_step']} ({checkpoint.name})"
-        )
-        console.print(f"Going on from {where}.", highlight=False)
-    if checkpoint is not None:
-        _check_fits(learner, content, run)
-    _fit(learner, run, console, checkpoint)
+    moved = settings if root is None else settings.model_copy(update={"data": settings.data.at(root)})
+    learner = prepare(moved, console)
+    with _held(learner, run):
+        checkpoint, content, damaged = run.newest_checkpoint(lambda found: check_resumable(found, learner))
+        if checkpoint is None and damaged:
+            raise RunError(
+                f"None of the {len(damaged)} checkpoints in {run.checkpoint_folder} is sound; start a new run. "
+                f"The newest: {damaged[0]}"
+            )
+        if is_first(learner.settings.trainer.processes):
+            for report in damaged:
+                console.print(f"[yellow]Warning:[/] {escape(report)}", highlight=False)
+            where = (
+                "the beginning: there is no checkpoint yet"
+                if checkpoint is None
+                else f"step {content['global_step']} ({checkpoint.name})"
+            )
+            console.print(f"Going on from {where}.", highlight=False)
+        _fit(learner, run, console, checkpoint)
     return learner
 
 
-def prepare(settings: Settings) -> Learner:
-    """Data and model, ready to be trained."""
-    trainer = settings.trainer
-    _check_processes(trainer)
-    threads = trainer.threads or max(1, (os.cpu_count() or 1) // trainer.devices)
-    torch.set_num_threads(threads)
-    if trainer.processes > 1:
-        os.environ["OMP_NUM_THREADS"] = str(threads)  # or Lightning would choose another number for its processes
-    dataset = load(settings.data.name, settings.data.root)
-    _check_batches(settings, dataset)
-    seed_everything(settings.seed, verbose=False)
-    try:
-        model = build_model(settings, dataset.shape, len(dataset.classes))
-        model.summary()  # walks through all shapes
-    except (ValueError, RuntimeError) as error:
-        raise SettingsError(f"No model can be built from these settings: {error}") from None
-    return Learner(model, settings, dataset)
+@contextmanager
+def _held(learner: Learner, run: Run, *, new: bool = False) -> Iterator[None]:
+    """The folder is this run's alone, from before the first byte is written; processes besides the first write none."""
+    with run.locked(new=new) if is_first(learner.settings.trainer.processes) else nullcontext():
+        yield
 
 
 def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None) -> None:
@@ -97,15 +92,15 @@ def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None) 
     callbacks = [
         *([Calibrating(console, learner.settings.gradient.quality)] if calibrated else []),
         Health(console, settling=not calibrated),
-        *([Progress(console), Recorder(run)] if first else []),
+        *([GradientCheck(console, run), Progress(console), Recorder(run)] if first else []),
         Checkpoints(run, settings.checkpoint_every, settings.keep),
     ]
-    step = None if checkpoint is None else int(checkpoint.stem.partition("-")[2])
+    step = None if checkpoint is None else step_of(checkpoint)
     plugins: list[Any] = [AtomicCheckpointIO()]
     if SLURMEnvironment.detect() and not TorchElasticEnvironment.detect():
         plugins.append(SLURMEnvironment(auto_requeue=False))  # its checkpoints would be taken in the middle of a step
     on_gpu = settings.accelerator in ("auto", "gpu") and torch.cuda.is_available()
-    with _calm():
+    with calm():
         try:
             trainer = Trainer(
                 accelerator=settings.accelerator,
@@ -131,11 +126,11 @@ def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None) 
         except (MisconfigurationException, ValueError, RuntimeError) as error:
             raise SettingsError(f"These trainer settings do not fit this machine: {error}") from None
         if trainer.world_size != settings.processes:
-            raise SettingsError(_started(trainer.world_size, settings))
-        if first and not run.settings_file.exists():
-            learner.settings.save(run.settings_file)  # first: it is what makes a folder a run
-    with run.locked() if first else nullcontext(), _calm():
+            raise wrongly_started(trainer.world_size, settings)
+    with calm():
         if first:
+            if not run.settings_file.exists():
+                learner.settings.save(run.settings_file)  # first: it is what makes a folder a run
             run.tidy()
             run.save_description(learner.dataset.description)
             run.save_environment({**describe_environment(learner.settings.seed), "steps": learner.steps})
@@ -145,61 +140,30 @@ def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None) 
             raise Stopped(signal.SIGTERM, "before the first step") from None
         except Stopped:
             raise
-        except BaseException:
+        except BaseException as error:
             if trainer.strategy.launcher is not None:
                 trainer.strategy.launcher.kill(signal.SIGTERM)  # processes that would wait for this one
+            _explain(error, learner, checkpoint)
             raise
+
+
+def _explain(error: BaseException, learner: Learner, checkpoint: Path | None) -> None:
+    """Say in a line what a page of somebody else's code would hide; what is ours to mend keeps its page."""
+    if isinstance(error, UserError) or not isinstance(error, Exception):
+        return
+    reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+    if checkpoint is not None and not learner.begun:
+        raise RunError(
+            f"{checkpoint} is sound, but no run can go on from what it holds ({brief_name(reason, 200)}). "
+            "Remove it to go on from the one before."
+        ) from None
+    if learner.settings.trainer.processes > 1 and isinstance(error, RuntimeError) and _LOST.search(str(error)):
+        raise RunError(
+            "Another process of this run has ended, killed or by an error of its own, and this one cannot go on without it. "
+            "Resume the run; it loses the steps since its last checkpoint."
+        ) from None
 
 
 def _together() -> DDPStrategy:
     """Processes wait for each other once a step, for the gradient: batch-norm's statistics can wait until they are used."""
     return DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True)
-
-
-def _check_processes(trainer: TrainerSettings) -> None:
-    """Refuse to be one of several processes that do not know of each other."""
-    started = os.environ.get("WORLD_SIZE", "1")
-    if TorchElasticEnvironment.detect() and int(started) != trainer.processes:
-        raise SettingsError(_started(int(started), trainer))
-
-
-def _started(processes: int, trainer: TrainerSettings) -> str:
-    return (
-        f"{processes} processes were started, but the settings are for {trainer.devices} devices on {trainer.nodes} nodes. "
-        "Make trainer.devices and trainer.nodes agree with torchrun's --nproc-per-node and --nnodes, or with SLURM's "
-        "--ntasks-per-node and --nodes; under SLURM start processes by srun."
-    )
-
-
-def _check_batches(settings: Settings, dataset: Dataset) -> None:
-    if settings.data.crop_padding > min(dataset.shape[1:]):
-        raise SettingsError(
-            f"data.crop_padding={settings.data.crop_padding} is more than the images of {dataset.shape[1:]} pixels."
-        )
-    parts = settings.trainer.parts
-    smallest = len(dataset.train) // -(-len(dataset.train) // settings.trainer.batch)
-    if smallest < parts:
-        raise SettingsError(f"A batch of {smallest} samples cannot be cut into {parts} parts (devices × nodes × accumulate).")
-    if settings.model.batch_norm != "off" and smallest // parts < 2:
-        raise SettingsError("Batch-norm needs at least two samples in every part of a batch: take a larger trainer.batch.")
-
-
-def _check_fits(learner: Learner, content: dict[str, Any], run: Run) -> None:
-    saved = {name.removeprefix("model."): tuple(t.shape) for name, t in content["state_dict"].items()}
-    built = {name: tuple(t.shape) for name, t in learner.model.state_dict().items()}
-    if saved != built or "ffebm" not in content:
-        raise RunError(f"The checkpoints in {run.checkpoint_folder} are of another model than {run.settings_file} describes.")
-
-
-@contextmanager
-def _calm() -> Iterator[None]:
-    """Without Lightning's remarks on what was set on purpose."""
-    logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*isinstance.treespec, LeafSpec.*")  # of Lightning's own making
-            yield
-    finally:
-        logger.setLevel(level)

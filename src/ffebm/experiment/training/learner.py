@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
 from ffebm.errors import DivergenceError
 from ffebm.experiment.data import Batch, Batches, Dataset
@@ -29,6 +32,8 @@ class Learner(LightningModule):
         super().__init__()
         # Convolutions on CPU and GPU are fastest with the channels of a pixel side by side.
         self.model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        for _, block in model.chain:
+            block.unsettled = "ignore"  # `Health` says it in words of the settings, where blocks are meant to settle
         self.settings = settings
         self.dataset = dataset
         self.history: list[dict[str, float]] = []
@@ -36,6 +41,7 @@ class Learner(LightningModule):
         self.test_sums = torch.zeros(4, dtype=torch.float64)  # samples, loss, right, among the first five
         self.sweeps: dict[str, float] = {}  # of the free and the nudged phase, the mean over blocks, where they are calibrated
         self.failure = ""  # why this process cannot go on
+        self.begun = False  # whether training has, in this process: what goes wrong before is the fault of a checkpoint
         self.seconds = 0.0  # that training took, before and since the last resumption
         self._clock = time.perf_counter()
 
@@ -64,15 +70,17 @@ class Learner(LightningModule):
         return {**ranks, "workers": self.settings.data.workers, "pin": self.device.type == "cuda"}
 
     def configure_optimizers(self) -> Any:
+        optimiser, schedule = self.make_optimiser(self.model.parameters())
+        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def make_optimiser(self, parameters: Iterator[nn.Parameter]) -> tuple[Optimizer, LRScheduler]:
         chosen = self.settings.optimiser
         shared: dict[str, Any] = {"lr": chosen.learning_rate, "weight_decay": chosen.weight_decay}
-        parameters = self.model.parameters()
         if chosen.kind == "sgd":
             optimiser = torch.optim.SGD(parameters, momentum=chosen.momentum, **shared)
         else:
             optimiser = (torch.optim.Adam if chosen.kind == "adam" else torch.optim.AdamW)(parameters, **shared)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.steps, chosen.final_learning_rate)
-        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        return optimiser, CosineAnnealingLR(optimiser, self.steps, chosen.final_learning_rate)
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         return batch._replace(x=batch.x.to(memory_format=torch.channels_last))
@@ -110,7 +118,15 @@ class Learner(LightningModule):
         return torch.stack([block.residual.mean() for _, block in self.model.chain if block.residual is not None])
 
     def on_train_start(self) -> None:
+        self.begun = True
         self._clock = time.perf_counter()
+
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        try:
+            super().backward(loss, *args, **kwargs)
+        except (DivergenceError, ValueError) as error:  # of a nudged phase, or of an adjoint; they name the block
+            # Other processes, which wait for this gradient, end when this one is gone.
+            raise HealthError(f"{error} This was the backward pass of step {self.global_step + 1}.") from None
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         now = time.perf_counter()

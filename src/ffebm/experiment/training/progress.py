@@ -121,6 +121,7 @@ class Recorder(Callback):
     ) -> None:
         assert isinstance(pl_module, Learner)
         if trainer.global_step % self.every == 0 and trainer.logger is not None:
+            self.run.check_there()
             residuals = {f"residual/block {i}": value for i, value in enumerate(pl_module.residuals().tolist(), 1)}
             rate = trainer.optimizers[0].param_groups[0]["lr"]
             trainer.logger.log_metrics(
@@ -129,6 +130,7 @@ class Recorder(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, Learner)
+        self.run.check_there()
         rows = pl_module.history
         if trainer.logger is not None:
             trainer.logger.log_metrics({f"epoch/{name}": value for name, value in rows[-1].items()}, trainer.global_step)

@@ -1,0 +1,51 @@
+"""Tensors and notes in one file that tells whether a bit of it has changed: safetensors with a checksum over all it holds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+SEAL = "sha256"
+
+
+class SealError(ValueError):
+    """A file that is damaged, or none of ours."""
+
+
+def seal(tensors: Mapping[str, Tensor], notes: Mapping[str, str] | None = None) -> bytes:
+    """The content of a file that holds these; reading it back runs no code, and takes no more memory than it has bytes."""
+    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    texts = dict(notes or {})
+    return save(kept, {**texts, SEAL: _digest(kept, texts)})
+
+
+def unseal(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """What `seal` was given, or a `SealError`."""
+    if not path.is_file():
+        raise SealError("it is not a file")
+    try:
+        with safe_open(path, "pt") as file:
+            notes = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
+    except (SafetensorError, OSError, RuntimeError, ValueError, TypeError, LookupError) as error:
+        raise SealError(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
+    if SEAL not in notes:
+        raise SealError("it has no checksum")
+    if notes.pop(SEAL) != _digest(tensors, notes):
+        raise SealError("its checksum is wrong")
+    return tensors, notes
+
+
+def _digest(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
+    found = hashlib.sha256(json.dumps(notes, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        found.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        found.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))  # pyright: ignore[reportArgumentType]
+    return found.hexdigest()

@@ -1,0 +1,64 @@
+"""Data and model, ready to be trained; what cannot work is refused here."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning.pytorch import seed_everything
+from rich.console import Console
+
+from ffebm.experiment.architectures import build_model
+from ffebm.experiment.data import Dataset, load
+from ffebm.experiment.forecast import survey, warning_of_slow_steps
+from ffebm.experiment.processes import is_first
+from ffebm.experiment.settings import Settings, SettingsError
+from ffebm.experiment.settings import Trainer as TrainerSettings
+from ffebm.experiment.training.learner import Learner
+
+
+def prepare(settings: Settings, console: Console | None = None) -> Learner:
+    """Data and model, ready to be trained. Where a single step may take long, the console is told first."""
+    trainer = settings.trainer
+    _check_processes(trainer)
+    threads = trainer.threads or max(1, (os.cpu_count() or 1) // trainer.devices)
+    torch.set_num_threads(threads)
+    if trainer.processes > 1:
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # or Lightning would choose another number for its processes
+    dataset = load(settings.data.name, settings.data.root)
+    _check_batches(settings, dataset)
+    summary = survey(settings, dataset.shape, len(dataset.classes))
+    slow = warning_of_slow_steps(settings, summary, len(dataset.train))
+    if slow and console is not None and is_first(trainer.processes):
+        console.print(f"[yellow]Warning:[/] {slow}", highlight=False)
+    seed_everything(settings.seed, verbose=False)
+    return Learner(build_model(settings, dataset.shape, len(dataset.classes)), settings, dataset)
+
+
+def wrongly_started(processes: int, trainer: TrainerSettings) -> SettingsError:
+    return SettingsError(
+        f"{processes} processes were started, but the settings are for {trainer.devices} devices on {trainer.nodes} nodes. "
+        "Make trainer.devices and trainer.nodes agree with torchrun's --nproc-per-node and --nnodes, or with SLURM's "
+        "--ntasks-per-node and --nodes; under SLURM start processes by srun."
+    )
+
+
+def _check_processes(trainer: TrainerSettings) -> None:
+    """Refuse to be one of several processes that do not know of each other."""
+    started = os.environ.get("WORLD_SIZE", "1")
+    if TorchElasticEnvironment.detect() and int(started) != trainer.processes:
+        raise wrongly_started(int(started), trainer)
+
+
+def _check_batches(settings: Settings, dataset: Dataset) -> None:
+    if settings.data.crop_padding > min(dataset.shape[1:]):
+        raise SettingsError(
+            f"data.crop_padding={settings.data.crop_padding} is more than the images of {dataset.shape[1:]} pixels."
+        )
+    parts = settings.trainer.parts
+    smallest = len(dataset.train) // -(-len(dataset.train) // settings.trainer.batch)
+    if smallest < parts:
+        raise SettingsError(f"A batch of {smallest} samples cannot be cut into {parts} parts (devices × nodes × accumulate).")
+    if settings.model.batch_norm != "off" and smallest // parts < 2:
+        raise SettingsError("Batch-norm needs at least two samples in every part of a batch: take a larger trainer.batch.")

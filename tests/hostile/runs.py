@@ -1,0 +1,177 @@
+"""Run folders with a damaged file, and checkpoints that are whole but hold something else."""
+
+from __future__ import annotations
+
+import copy
+import io
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from rich.console import Console
+
+from ffebm.experiment.checkpoint import packed
+from ffebm.experiment.evaluation import evaluate_run
+from ffebm.experiment.prediction import predict_images
+from ffebm.experiment.report import write_report
+from ffebm.experiment.run import Run, read_checkpoint
+from ffebm.experiment.settings import settings_from
+from ffebm.experiment.training import resume, train
+from hostile import Attack, mutated
+
+SETTINGS = {
+    "sweeps": "calibrated",
+    "model": {"channels": [4, 4, 4], "pooled": [2], "split": 2},
+    "relaxation": {"steps": 4},
+    "gradient": {"steps": 2},
+    "trainer": {"epochs": 2, "batch": 480, "test_batch": 360, "threads": 1, "accelerator": "cpu", "checkpoint_every": 2},
+}
+TEXTS = ("settings.toml", "metrics.csv", "environment.json", "data.json", "weights.safetensors")
+
+
+def attacks(chance: random.Random, folder: Path) -> Iterator[Attack]:
+    """Files of a run folder, one damaged at a time, and everything that reads them."""
+    sound = _trained(folder)
+    picture = folder / "picture.png"
+    Image.new("L", (8, 8)).save(picture)
+    while True:
+        name = chance.choice((*TEXTS, "checkpoints"))
+        use = chance.choice((_evaluate, _report, partial(_predict, picture)) if name != "checkpoints" else (_resume, _weights))
+        if name in ("environment.json", "settings.toml", "metrics.csv") and chance.random() < 0.2:
+            use = _resume
+        yield partial(_try, sound, folder / "tried", name, chance.getrandbits(64), use)
+
+
+def checkpoint_attacks(chance: random.Random, folder: Path) -> Iterator[Attack]:
+    """Checkpoints of the right format with the wrong content: lost, renamed, of another type, size or value."""
+    sound = _trained(folder)
+    content = read_checkpoint(Run(sound).checkpoints()[0])
+    places = list(_places(content))
+    while True:
+        chance.shuffle(places)
+        for place in places:
+            changed = copy.deepcopy(content)
+            _change(changed, place, chance)
+            yield partial(_go_on, sound, folder / "tried", packed(changed))
+
+
+def _trained(folder: Path) -> Path:
+    """A run of six steps, whose last checkpoint is at its end."""
+    train(settings_from(SETTINGS), Run.create(folder / "sound", ""), _quiet())
+    return folder / "sound"
+
+
+def _quiet() -> Console:
+    return Console(file=io.StringIO())
+
+
+def _try(sound: Path, folder: Path, name: str, seed: int, use: Any) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(sound, folder)
+    chance = random.Random(seed)
+    path = chance.choice(sorted((folder / name).iterdir())) if name == "checkpoints" else folder / name
+    content = path.read_bytes()
+    path.unlink()
+    match chance.randrange(12):
+        case 0:
+            path.mkdir()
+        case 1:
+            os.mkfifo(path)
+        case 2:
+            path.symlink_to(path)
+        case 3:
+            path.write_bytes(b"")
+        case 4:
+            path.write_bytes(chance.randbytes(chance.randrange(2000)))
+        case 5:
+            pass  # lost
+        case 6:
+            path.write_bytes(b"[" * 200_000)
+        case _:
+            path.write_bytes(mutated(content, chance))
+    use(Run(folder))
+
+
+def _evaluate(run: Run) -> None:
+    evaluate_run(Run.open(run.folder))
+
+
+def _predict(picture: Path, run: Run) -> None:
+    predict_images(Run.open(run.folder), [picture])
+
+
+def _report(run: Run) -> None:
+    write_report(run.folder / "report", "Runs", runs=[run, Run(run.folder.parent / "sound")])
+    assert "sound" in (run.folder / "report" / "report.md").read_text(), "the rest of the table is lost"
+
+
+def _resume(run: Run) -> None:
+    resume(Run.open(run.folder), _quiet())
+
+
+def _weights(run: Run) -> None:
+    """Without weights, those of a checkpoint are used."""
+    run.weights_file.unlink()
+    _evaluate(run)
+
+
+def _go_on(sound: Path, folder: Path, content: bytes) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(sound, folder)
+    Run(folder).checkpoints()[0].write_bytes(content)
+    resume(Run(folder), _quiet())
+
+
+def _places(content: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if place:
+        yield place
+    if isinstance(content, dict | list):
+        for key in content if isinstance(content, dict) else range(len(content)):
+            yield from _places(content[key], (*place, key))
+
+
+def _change(content: Any, place: tuple[Any, ...], chance: random.Random) -> None:
+    *above, last = place
+    for key in above:
+        content = content[key]
+    others = (
+        *(
+            None,
+            True,
+            -1,
+            0,
+            1,
+            10**15,
+            0.5,
+            -1e300,
+            float("nan"),
+            float("inf"),
+            "",
+            "x" * 1000,
+            [],
+            [[]],
+            {},
+            {"x": 1},
+            (1, 2),
+        ),
+        *(
+            torch.zeros(()),
+            torch.zeros(3, 3),
+            torch.full((2,), torch.nan),
+            torch.zeros(0),
+            torch.zeros(2, dtype=torch.complex64),
+        ),
+        *(torch.ones(1, dtype=torch.bool), torch.zeros(1, 10, dtype=torch.bfloat16)),
+    )
+    if isinstance(content, list) or chance.random() < 0.6:
+        content[last] = chance.choice(others)
+    elif chance.random() < 0.5:
+        del content[last]
+    else:
+        content["renamed"] = content.pop(last)

@@ -1,0 +1,124 @@
+"""Processes that meet: in one folder, or after the one that started them is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ffebm.experiment.run import Run, RunError
+
+TINY = [
+    "model.channels=[4, 4]",
+    "model.pooled=[]",
+    "relaxation.steps=3",
+    "gradient.steps=2",
+    "trainer.threads=1",
+    "trainer.accelerator=cpu",
+]
+
+
+def start(*arguments: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "ffebm", *map(str, arguments)]
+    environment = {**os.environ, "COLUMNS": "200"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+
+
+def wait_for(what: Callable[[], object], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+
+
+def test_of_two_trainings_into_one_new_folder_one_wins_and_the_other_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    both = {seed: start("train", *TINY, "trainer.epochs=1", f"seed={seed}", "--output", folder) for seed in (1, 2)}
+    said = {seed: process.communicate(timeout=120)[0] for seed, process in both.items()}
+    winner, loser = sorted(both, key=lambda seed: both[seed].returncode)
+    assert (both[winner].returncode, both[loser].returncode) == (0, 1), said
+    assert "exists already" in said[loser] or "being trained by another process" in said[loser]
+    assert "Traceback" not in said[loser]
+    assert Run(folder).settings().seed == winner
+    assert len(Run(folder).environments()) == 1
+
+
+def test_a_folder_that_filled_up_in_the_meantime_is_not_touched(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", "")
+    (run.folder / "settings.toml").write_text("seed = 1")  # by a process that found it as empty as this one did
+    with pytest.raises(RunError, match="exists already"), run.locked(new=True):
+        pass
+
+
+def test_a_run_that_came_to_nothing_leaves_nothing(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", "")
+    with run.locked(new=True):
+        run.discard_if_empty()  # by another process: this one still holds it
+        assert run.folder.is_dir()
+    run.discard_if_empty()
+    assert not run.folder.exists()
+    with pytest.raises(RunError, match="not there any more"), run.locked():
+        pass
+
+
+def test_a_deleted_run_folder_ends_training_with_a_line(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run")
+    process = start("train", *TINY, "trainer.epochs=1000", "trainer.checkpoint_every=3", "--output", run.folder)
+    wait_for(lambda: run.checkpoints() or process.poll() is not None)
+    run.folder.rename(tmp_path / "elsewhere")
+    said = process.communicate(timeout=60)[0]
+    assert process.returncode == 1
+    assert "was deleted, or emptied, while it was trained into" in said or "The system refused" in said
+    assert "Traceback" not in said
+    assert not (run.folder / "settings.toml").exists()
+
+
+def test_a_killed_worker_ends_the_others_with_a_line(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run")
+    process = start("train", *TINY, "trainer.epochs=1000", "trainer.devices=2", "--output", run.folder)
+    wait_for(lambda: run.checkpoints() or process.poll() is not None)
+    (worker,) = children(process.pid)
+    os.kill(worker, signal.SIGKILL)
+    said = process.communicate(timeout=60)[0]
+    assert process.returncode == 1
+    assert "Another process of this run has ended" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc for children")
+def test_a_queue_that_is_killed_leaves_no_run_behind(tmp_path: Path) -> None:
+    """Its runs stop as after SIGTERM: with a checkpoint, so that the next queue goes on from there."""
+    run = Run(tmp_path / "run")
+    arguments = ["train", *TINY, "trainer.epochs=1000", "--output", str(run.folder)]
+    code = (
+        "import sys; from pathlib import Path; from ffebm.experiment.reproduction import LocalProcesses; "
+        "LocalProcesses(1)(sys.argv[2:], Path(sys.argv[1]), 0)"
+    )
+    queue = subprocess.Popen([sys.executable, "-c", code, tmp_path / "log", *arguments])
+    wait_for(run.checkpoints)
+    (child,) = children(queue.pid)
+    queue.kill()
+    queue.wait()
+    wait_for(lambda: not alive(child))
+    assert "Stopped by SIGTERM" in (tmp_path / "log").read_text()
+
+
+def children(process: int) -> list[int]:
+    """That train; Lightning and torch start others, which they look after."""
+    found = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        found += (thread / "children").read_text().split()
+    return sorted({int(child) for child in found if b"ffebm" in Path(f"/proc/{child}/cmdline").read_bytes()})
+
+
+def alive(process: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text()
+    except FileNotFoundError:
+        return False
