@@ -35,8 +35,9 @@ test-data: install  ## the tests on real CIFAR, in the folder that FFEBM_DATA na
 test-browser: install  ## the tests of reports in a real browser: Debian's chromium
 	$(BIN)/python -m pytest -m browser
 
-test-kill: install  ## kill a run 25 times at random moments, resume it every time, compare the weights
-	$(BIN)/python benchmarks/kill_and_resume.py
+test-kill: install  ## kill a run 100 times at random moments, resume it every time, compare the weights; then one of two processes
+	$(BIN)/python benchmarks/kill_and_resume.py --kills 100
+	$(BIN)/python benchmarks/kill_and_resume.py --processes 2
 
 reproduce: install  ## the paper's figures and tables in the small, into results/ (hours; FFEBM_DATA names the data)
 	$(BIN)/ffebm reproduce static --output results/reproduce/static

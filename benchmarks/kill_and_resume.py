@@ -1,6 +1,7 @@
 """Kill a training run at random moments, resume it every time, and compare its weights with those of a run left in peace.
 
-Every kill is a SIGKILL to the whole process group: nothing gets a chance to tidy up. Writes results/kill_and_resume.md.
+Every kill is a SIGKILL to the whole process group: nothing gets a chance to tidy up. Writes results/kill_and_resume.md, or with
+two processes results/kill_and_resume_two.md.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -22,7 +24,6 @@ from ffebm.experiment.run import Run
 
 SETTINGS = (
     "digits",
-    "trainer.epochs=30",
     "trainer.batch=32",
     "trainer.threads=1",
     "trainer.accelerator=cpu",
@@ -32,7 +33,7 @@ SETTINGS = (
     "relaxation.steps=10",
     "gradient.steps=5",
 )
-RESULT = Path(__file__).parent.parent / "results" / "kill_and_resume.md"
+RESULTS = Path(__file__).parent.parent / "results"
 
 
 def command(*arguments: str | Path) -> list[str]:
@@ -45,10 +46,10 @@ def newest(run: Run) -> int:
     return int(found[0].stem.removeprefix("step-")) if found else 0
 
 
-def kill_once(run: Run, chance: random.Random, log: Path) -> tuple[int, int] | None:
+def kill_once(run: Run, settings: list[str], chance: random.Random, log: Path) -> tuple[int, int] | None:
     """Start or resume the run and kill it a random time after it has moved; None if it came to its end first."""
     started = newest(run)
-    begin = command("--resume", run.folder) if run.settings_file.exists() else command(*SETTINGS, "--output", run.folder)
+    begin = command("--resume", run.folder) if run.settings_file.exists() else command(*settings, "--output", run.folder)
     with log.open("ab") as sink:
         process = subprocess.Popen(begin, stdout=sink, stderr=sink, start_new_session=True)
     if chance.random() < 0.2:  # now and then before it has done anything: while it loads, or reads its checkpoint
@@ -71,16 +72,19 @@ def kill_once(run: Run, chance: random.Random, log: Path) -> tuple[int, int] | N
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=25)
+    parser.add_argument("--processes", type=int, default=1, choices=(1, 2), help="that train together")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-result", action="store_true", help="do not write the results file")
     arguments = parser.parse_args()
     chance = random.Random(arguments.seed)
+    # About a second of training between two kills.
+    settings = [*SETTINGS, f"trainer.epochs={6 * arguments.kills // 5}", f"trainer.devices={arguments.processes}"]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         whole, killed = Run(Path(folder) / "whole"), Run(Path(folder) / "killed")
-        subprocess.run(command(*SETTINGS, "--output", whole.folder), check=True, capture_output=True)
+        subprocess.run(command(*settings, "--output", whole.folder), check=True, capture_output=True)
         kills: list[tuple[int, int]] = []
-        while len(kills) < arguments.kills and (steps := kill_once(killed, chance, log)) is not None:
+        while len(kills) < arguments.kills and (steps := kill_once(killed, settings, chance, log)) is not None:
             kills.append(steps)
             print(f"kill {len(kills)}: started from step {steps[0]}, newest checkpoint {steps[1]}", flush=True)
         if len(kills) < arguments.kills:
@@ -96,16 +100,17 @@ def main() -> None:
     if differing or rows != again:
         raise SystemExit(f"After {len(kills)} kills, these weights differ: {differing}; metrics equal: {rows == again}.")
     early = sum(before == after for before, after in kills)
-    text = f"""# Killed and resumed
+    together = " by two processes" if arguments.processes == 2 else ""
+    text = f"""# Killed and resumed{together}
 
-`make test-kill` (seed {arguments.seed}): a run on the digits, {steps_in_all} steps on one thread with a checkpoint every 4,
-was killed {len(kills)} times by SIGKILL at random moments and resumed every time; {early} kills came before it had written
-anything new. All resumptions worked. In the end all {len(one)} weight tensors equal, bit for bit, those of a run that was
-left in peace; so do losses, accuracies and residuals of all {len(rows)} epochs.
+`{shlex.join(["python", *sys.argv])}`: a run on the digits{together}, {steps_in_all} steps on one thread each with a checkpoint
+every 4, was killed {len(kills)} times by SIGKILL at random moments and resumed every time; {early} kills came before it had
+written anything new. All resumptions worked. In the end all {len(one)} weight tensors equal, bit for bit, those of a run
+that was left in peace; so do losses, accuracies and residuals of all {len(rows)} epochs.
 """
     print(text)
     if not arguments.no_result:
-        RESULT.write_text(text)
+        (RESULTS / f"kill_and_resume{'_two' if arguments.processes == 2 else ''}.md").write_text(text)
 
 
 if __name__ == "__main__":
