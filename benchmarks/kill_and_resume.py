@@ -77,8 +77,8 @@ def main() -> None:
     parser.add_argument("--no-result", action="store_true", help="do not write the results file")
     arguments = parser.parse_args()
     chance = random.Random(arguments.seed)
-    # About a second of training between two kills.
-    settings = [*SETTINGS, f"trainer.epochs={6 * arguments.kills // 5}", f"trainer.devices={arguments.processes}"]
+    # Two seconds of training between two kills, at most.
+    settings = [*SETTINGS, f"trainer.epochs={5 * arguments.kills // 2}", f"trainer.devices={arguments.processes}"]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         whole, killed = Run(Path(folder) / "whole"), Run(Path(folder) / "killed")

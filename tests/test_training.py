@@ -20,6 +20,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 from torch import nn
 
+from ffebm import DivergenceError, EquilibriumPropagation
 from ffebm.diagnostics import gradients
 from ffebm.experiment.architectures import build_model
 from ffebm.experiment.checkpoint import packed
@@ -544,3 +545,26 @@ def test_signals_outside_the_main_thread_are_left_alone(tmp_path: Path) -> None:
     thread.join()
     assert not failures
     assert checkpoints_module.SIGNALS == (signal.SIGINT, signal.SIGTERM)
+
+
+def test_a_backward_pass_that_diverges_stops_the_run_with_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def diverge(*_: object) -> None:
+        raise DivergenceError("block 2 of 2", 3, 1e9, "Lower the learning rate.")
+
+    monkeypatch.setattr(EquilibriumPropagation, "gradient", diverge)
+    with pytest.raises(HealthError, match=r"relaxation of block 2 of 2 diverged.* This was the backward pass of step 1\."):
+        run_small(tmp_path / "run", "model.nudge=stationary")
+
+
+@pytest.mark.parametrize(("beta", "far"), [(0.05, False), (50.0, True)])
+def test_the_first_gradient_is_held_against_recurrent_backprop_once(tmp_path: Path, beta: float, far: bool) -> None:
+    shown = console()
+    run = Run.create(tmp_path / "run", "")
+    train(small(f"gradient.beta={beta}", "gradient.steps=10", "relaxation.steps=40"), run, shown)
+    assert text(shown).count("first gradient") == 1
+    assert ("A run hardly learns from that. Look at gradient.beta first" in text(shown)) == far
+    found = json.loads(run.gradient_file.read_text())
+    assert (found["cosine"] < 0.9) == far
+    assert found["images"] == 8
+    resume(run, shown)
+    assert text(shown).count("first gradient") == 1

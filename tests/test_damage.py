@@ -1,0 +1,291 @@
+"""Run folders after a bad day: what is damaged is named, what is not is still used, and nothing wrong is shown as right."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from markdown_it import MarkdownIt
+from rich.console import Console
+
+from ffebm.experiment.checkpoint import packed, unpacked
+from ffebm.experiment.errors import UserError
+from ffebm.experiment.evaluation import evaluate_run
+from ffebm.experiment.report import write_report
+from ffebm.experiment.reproduction import EXPERIMENTS, Queue, Stage
+from ffebm.experiment.run import Run, RunError, read_checkpoint
+from ffebm.experiment.sealed import SealError, seal, unseal
+from ffebm.experiment.settings import settings_from
+from ffebm.experiment.trained import load_trained
+from ffebm.experiment.training import preparing, resume, train
+from ffebm.experiment.training.resumable import check_resumable
+
+SETTINGS = {
+    "sweeps": "calibrated",
+    "model": {"channels": [4, 4, 4], "pooled": [2], "split": 2},
+    "relaxation": {"steps": 30},
+    "gradient": {"steps": 2},
+    "trainer": {"epochs": 2, "batch": 480, "test_batch": 360, "threads": 1, "accelerator": "cpu", "checkpoint_every": 2},
+}
+
+
+def quiet() -> Console:
+    return Console(file=io.StringIO(), width=300)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "sound $x_{ <b>|`*"  # a name that matplotlib, HTML and Markdown would read
+    train(settings_from(SETTINGS), Run.create(folder, ""), quiet())
+    return folder
+
+
+@pytest.fixture
+def run(sound: Path, tmp_path: Path) -> Run:
+    shutil.copytree(sound, tmp_path / "run")
+    return Run(tmp_path / "run")
+
+
+class TestSealed:
+    def test_tensors_and_notes_come_back(self, tmp_path: Path) -> None:
+        tensors = {"a": torch.randn(2, 3), "b": torch.tensor(7), "c": torch.zeros(0), "d": torch.randn(3).bfloat16()}
+        (tmp_path / "file").write_bytes(seal(tensors, {"why": "because"}))
+        found, notes = unseal(tmp_path / "file")
+        assert notes == {"why": "because"}
+        assert found.keys() == tensors.keys()
+        assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+
+    def test_every_damage_of_weights_is_found(self, run: Run) -> None:
+        """Of 400 random damages, 248 once went unnoticed."""
+        content = run.weights_file.read_bytes()
+        chance = random.Random(0)
+        for _ in range(400):
+            damaged = bytearray(content)
+            damaged[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+            run.weights_file.write_bytes(damaged)
+            with pytest.raises(SealError):
+                unseal(run.weights_file)
+
+    def test_weights_without_a_checksum_are_not_trusted(self, run: Run) -> None:
+        from safetensors.torch import load_file, save_file
+
+        save_file(load_file(run.weights_file), run.weights_file)
+        with pytest.raises(RunError, match=r"no checksum\. Remove it to use a checkpoint instead"):
+            evaluate_run(run)
+        before = read_checkpoint(run.checkpoints()[0])["state_dict"]
+        run.weights_file.unlink()
+        model, source = load_trained(run)
+        assert source == run.checkpoints()[0].name
+        assert all(torch.equal(tensor, before[f"model.{name}"]) for name, tensor in model.state_dict().items())
+
+    def test_weights_that_are_not_finite_are_refused(self, run: Run) -> None:
+        tensors, _ = unseal(run.weights_file)
+        tensors["readout.1.bias"][3] = torch.nan
+        run.weights_file.write_bytes(seal(tensors))
+        with pytest.raises(RunError, match=r"not finite, in 'readout\.1\.bias'"):
+            evaluate_run(run)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("metrics.csv", b"epoch,step\n1,2\n", "row 1 is not that of epoch 1, or lacks a column"),
+        ("metrics.csv", b"epoch,step\n1,two\n", "could not convert string to float"),
+        ("metrics.csv", b"\xff\xfe", "can't decode"),
+        ("metrics.csv", b'epoch\n"1', "damaged"),
+        ("settings.toml", b"[model", "not a readable TOML"),
+        ("settings.toml", b"[model]\nwidth = -1\n", "model.width"),
+    ],
+)
+def test_a_damaged_run_is_named_and_the_rest_of_the_table_shown(
+    run: Run, sound: Path, file: str, content: bytes, message: str
+) -> None:
+    (run.folder / file).write_bytes(content)
+    write_report(run.folder / "report", "Both", runs=[run, Run(sound)])
+    shown = (run.folder / "report" / "report.md").read_text()
+    assert "Failed: run: " in shown
+    assert message in shown
+    (row,) = json.loads((run.folder / "report" / "report.json").read_text())["rows"]
+    assert row["outcomes"]["ep"]["runs"] == [sound.name]
+
+
+def test_a_damaged_log_hides_no_numbers_and_stops_no_run(run: Run) -> None:
+    path = run.folder / "environment.json"
+    path.write_bytes(b'[{"half')
+    with pytest.raises(RunError, match=r"environment\.json, which says where this run was made, cannot be read"):
+        run.environments()
+    write_report(run.folder / "report", "One", runs=[run])
+    assert "cannot be read" in (run.folder / "report" / "report.md").read_text()
+    assert len(json.loads((run.folder / "report" / "report.json").read_text())["rows"]) == 1
+    resume(run, quiet())
+    assert len(run.environments()) == 1
+    assert (run.folder / "environment.damaged").read_bytes() == b'[{"half'  # nothing is lost
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"shape": [1, 8]},
+        {"shape": [1, 8, 10**6]},
+        {"shape": "188"},
+        {"classes": [1, 2]},
+        {"classes": []},
+        {"mean": [0.1, 0.2]},
+        {"std": [0.0]},
+        {"std": [float("nan")]},
+        {"mean": ["x"]},
+    ],
+    ids=str,
+)
+def test_a_description_of_data_that_is_none_is_refused(run: Run, change: dict[str, object]) -> None:
+    path = run.folder / "data.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(RunError, match=r"data\.json, which names the classes, cannot be read"):
+        run.description()
+
+
+def test_a_table_goes_on_without_a_damaged_run(tmp_path: Path) -> None:
+    first, second = EXPERIMENTS["split"].cells("tiny", rows=["cifar10-l6-bs2"])
+    for cell in (first, second):
+        cell.settings.save(cell.run(tmp_path).settings_file)
+    first.run(tmp_path).settings_file.write_text("[model")
+    begun: list[str] = []
+
+    class Launcher:
+        slots = threads = 1
+
+        def __call__(self, arguments: object, log: Path, slot: int) -> int:
+            begun.append(str(arguments))
+            log.write_text("Error: stopped here")
+            return 1
+
+        def stop(self) -> None:
+            pass
+
+    queue = Queue([first, second], tmp_path, Launcher())
+    queue.run(quiet())
+    assert first.progress(tmp_path).stage is Stage.DAMAGED
+    assert "not a readable TOML" in queue.failures[first.name]
+    assert len(begun) == 1
+    assert second.name in begun[0]
+
+
+def changed(place: tuple[Any, ...], value: Any = ...) -> Callable[[dict[str, Any]], None]:
+    """A change of a checkpoint: another value at this place, or none."""
+
+    def change(content: Any) -> None:
+        for key in place[:-1]:
+            content = content[key]
+        if value is ...:
+            del content[place[-1]]
+        else:
+            content[place[-1]] = value
+
+    return change
+
+
+class TestCheckpoints:
+    def test_what_is_written_comes_back(self, tmp_path: Path) -> None:
+        content = {
+            "numbers": [1, -2.5, 1e-300, float("inf"), True, None, "text"],
+            "by number": {0: (1, 2), 7: {"!odd": []}},
+            "weights": torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last),
+            "scalar": torch.tensor(3.5),
+        }
+        (tmp_path / "file").write_bytes(packed(content))
+        found = unpacked(tmp_path / "file")
+        assert torch.equal(found["weights"], content["weights"])
+        assert found["weights"].stride() == content["weights"].stride()  # sums in the same order
+        assert found["scalar"] == content["scalar"]
+        for key in ("numbers", "by number"):
+            assert found[key] == content[key]
+        with pytest.raises(TypeError, match="got set"):
+            packed({"x": {1}})
+
+    def test_the_content_of_this_run_is_accepted(self, sound: Path) -> None:
+        learner = preparing.prepare(settings_from(SETTINGS))
+        for path in Run(sound).checkpoints():
+            check_resumable(read_checkpoint(path), learner)
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (changed(("ffebm", "history")), "ffebm does not hold what it should"),
+            (changed(("ffebm", "history"), [{"epoch": 1}]), "history of epochs is not whole"),
+            (changed(("ffebm", "history"), []), "history of epochs is not whole"),
+            (changed(("ffebm", "seconds"), "long"), r"ffebm\.seconds is str"),
+            (changed(("loops",)), "the whole does not hold what it should"),
+            (changed(("loops", "fit_loop", "epoch_progress")), r"loops\.fit_loop does not hold"),
+            (changed(("loops", "fit_loop", "epoch_loop.batch_progress", "total", "ready"), 10**9), "contradict each other"),
+            (changed(("loops", "fit_loop", "state_dict", "combined_loader"), []), "contradict each other"),
+            (changed(("global_step",), 3), "contradict each other"),
+            (changed(("epoch",), 0), "contradict each other"),
+            (changed(("pytorch-lightning_version",)), "the whole does not hold what it should"),
+            (changed(("pytorch-lightning_version",), "new"), "pytorch-lightning_version is none"),
+            (changed(("optimizer_states",), []), "optimizer_states is not a list of 1"),
+            (changed(("optimizer_states", 0, "state", 0, "exp_avg"), torch.zeros(2)), "is not a tensor of torch.float32"),
+            (changed(("optimizer_states", 0, "state", 0, "exp_avg"), torch.full((4, 1, 3, 3), torch.nan)), "not finite"),
+            (changed(("optimizer_states", 0, "param_groups", 0, "lr"), None), "lr is NoneType"),
+            (changed(("optimizer_states", 0, "param_groups", 0, "lr"), float("nan")), "no number that a run comes to"),
+            (changed(("lr_schedulers", 0, "T_max")), r"lr_schedulers\.0 does not hold"),
+            (changed(("callbacks", "Calibrating", "tunings"), []), "calibration is incomplete"),
+            (changed(("callbacks", "Calibrating", "tunings", 0, "omega"), 7.0), "none that blocks can relax by"),
+            (changed(("callbacks",), {}), "what its callbacks remember"),
+            (changed(("state_dict", "model.readout.1.bias"), torch.zeros(3)), "another model"),
+            (changed(("state_dict", "model.readout.1.bias"), torch.zeros(10, dtype=torch.int64)), "is not a tensor of"),
+            (changed(("state_dict",), {}), "another model"),
+        ],
+    )
+    def test_a_sound_file_with_other_content_is_skipped_for_the_one_before(
+        self, sound: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str
+    ) -> None:
+        learner = preparing.prepare(settings_from(SETTINGS))
+        run = Run(tmp_path)
+        shutil.copytree(Run(sound).checkpoint_folder, run.checkpoint_folder)
+        newest, before, *_ = run.checkpoints()
+        content = copy.deepcopy(read_checkpoint(newest))
+        change(content)
+        newest.write_bytes(packed(content))
+        path, _, reports = run.newest_checkpoint(lambda found: check_resumable(found, learner))
+        assert path == before
+        (report,) = reports
+        assert str(newest) in report
+        with pytest.raises(RunError, match=message):
+            check_resumable(content, learner)
+
+    def test_what_only_lightning_stumbles_over_is_one_line(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("ffebm.experiment.training.fitting.check_resumable", lambda *_: None)
+        newest = run.checkpoints()[0]
+        content = read_checkpoint(newest)
+        content["optimizer_states"][0]["param_groups"] = [{}]
+        newest.write_bytes(packed(content))
+        with pytest.raises(RunError, match=r"is sound, but no run can go on from what it holds \(KeyError.*Remove it to go on"):
+            resume(run, quiet())
+
+    def test_those_of_an_earlier_version_are_not_taken_for_none(self, run: Run) -> None:
+        for path in run.checkpoints():
+            path.rename(path.with_suffix(".ckpt"))
+        with pytest.raises(RunError, match="earlier version"):
+            resume(run, quiet())
+
+
+def test_names_that_others_would_read_as_code_are_only_shown(sound: Path, tmp_path: Path) -> None:
+    """The run trained to its end, curves and all; so do its evaluation and its report."""
+    assert (sound / "curves.png").is_file()
+    evaluate_run(Run(sound))
+    write_report(tmp_path, sound.name, runs=[Run(sound)])
+    _, title, *_ = MarkdownIt("commonmark", {"html": True}).parse((tmp_path / "report.md").read_text())
+    assert "".join(piece.content for piece in title.children or []) == sound.name
+
+
+def test_a_folder_that_cannot_be_a_run_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is no run folder"):
+        Run.open(tmp_path / "nowhere")
