@@ -125,3 +125,15 @@ def test_it_prints_in_black_on_white_even_at_night(browser: Browser, report: Pat
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
     assert page.pdf().startswith(b"%PDF")
+
+
+def test_names_of_curves_are_only_shown(browser: Browser, tmp_path: Path) -> None:
+    """Plotly makes links and bold letters of what looks like them."""
+    names = ['<a href="https://example.org">a</a>', "<b>bold</b> &amp; $x$", "<img src=x onerror=alert(1)>"]
+    chart = Chart("Names", "x", "y", [Curve(name, [1, 2], [1, 2], i) for i, name in enumerate(names)])
+    path = tmp_path / "report.html"
+    path.write_text(rendered(Document("A report", [Section("Results", [chart])], {})))
+    page, heard = opened(browser, path)
+    assert heard == []
+    assert [item.text_content() for item in page.locator(".legendtext").all()] == names
+    assert page.locator(".chart a[href*=example]").count() == 0

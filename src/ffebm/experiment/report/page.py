@@ -75,7 +75,7 @@ def _plotted(chart: Chart) -> dict[str, Any]:
     """What page.js hands to Plotly; colours are numbers there, which a theme turns into colours."""
     traces = [
         {
-            "name": curve.name,
+            "name": escape(curve.name, quote=False),  # Plotly reads some HTML in names, links among it
             "x": list(curve.x),
             "y": [value if math.isfinite(value) and (value > 0 or not chart.log) else None for value in curve.y],
             "colour": curve.colour,
