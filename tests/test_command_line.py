@@ -263,9 +263,20 @@ def test_the_folder_of_data_that_is_not_used_is_told_later_too(
 ) -> None:
     for arguments in (["evaluate", run], ["report", run, "--output", tmp_path / "report"], ["train", "--resume", run]):
         monkeypatch.setattr(sys, "argv", ["ffebm", *map(str, arguments), "--data", str(tmp_path)])
-        with pytest.raises(SystemExit):
+        with pytest.raises(SystemExit, match="1"):
             command_line.main()
         assert "The digits come with scikit-learn" in capfd.readouterr().err
+
+
+def test_damaged_weights_cost_a_report_its_microscope_and_no_more(run: Path, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(run, tmp_path / "broken")
+    (tmp_path / "broken" / "weights.safetensors").write_bytes(b"nothing")
+    call("report", tmp_path / "broken", run, "--output", tmp_path / "report")
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert "broken could not be put under the microscope" in text
+    assert "Top-1 accuracy" in text
 
 
 @pytest.mark.parametrize(
@@ -335,8 +346,7 @@ def test_errors_of_our_own_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> No
 def test_our_warnings_are_lines_without_places(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     import warnings
 
-    class UnsettledWarning(UserWarning):
-        pass
+    from ffebm import UnsettledWarning
 
     def warn() -> None:
         warnings.simplefilter("always")

@@ -11,6 +11,7 @@ import typer
 from rich.markup import escape
 
 from ffebm.checks import brief_name
+from ffebm.errors import UnsettledWarning
 from ffebm.experiment.command_line import data, reproduction
 from ffebm.experiment.command_line.console import EPILOGS, notes
 from ffebm.experiment.command_line.group import Group
@@ -96,7 +97,7 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     """Ours is about the run, not about a line of the program."""
-    if category.__name__ == "UnsettledWarning":  # of ffebm.errors
+    if issubclass(category, UnsettledWarning):
         notes.print(f"[yellow]Warning:[/] {escape(str(message))}", highlight=False, soft_wrap=True)
     else:
         (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))

@@ -93,7 +93,7 @@ def report(
     if not closer and (data is not None or look_at):
         raise UserError("--data and --look are for the microscope: leave them out, or --no-microscope.")
     with notes.status("Loading torch …"):
-        from ffebm.experiment.report import look, write_report
+        from ffebm.experiment.report import look, look_if_possible, write_report
         from ffebm.experiment.reproduction.static import read_static
         from ffebm.experiment.run import Run
 
@@ -104,6 +104,12 @@ def report(
     looked = [Run.open(run) for run in look_at] if look_at else [run for run in found if not run.damage() and run.metrics()][:1]
     if data is not None and not looked:
         raise UserError("No run among these has finished an epoch, so that nothing is read from --data: leave it out.")
-    seen = [look(run, sample=sample, images=images, data=data, console=notes) for run in looked if closer]
-    write_report(output, title, runs=found, static=analyses, microscopes=seen)
+    looked = looked if closer else []
+    if look_at or sample or images or data:  # what was asked for by name is not passed over
+        seen, trouble = [look(run, sample=sample, images=images, data=data, console=notes) for run in looked], []
+    else:
+        seen, trouble = look_if_possible(looked, console=notes)
+    for sentence in trouble:
+        notes.print(f"[yellow]Warning:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
+    write_report(output, title, runs=found, words=trouble, static=analyses, microscopes=seen)
     out.print(f"Report: {escape(str(output / 'report.html'))}, with report.md and report.json", highlight=False, soft_wrap=True)

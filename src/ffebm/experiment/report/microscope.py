@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from ffebm.diagnostics import Trace, trace
 from ffebm.energy import State
+from ffebm.errors import DivergenceError
 from ffebm.experiment.data import Batches, Dataset, Samples, load
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.run import Run
@@ -66,6 +68,20 @@ class Microscope:
     hold_pooling: bool  # whether max-pooling keeps its positions while a block is nudged
     images: int  # that saturation and sweeps are counted over
     blocks: list[BlockView]
+
+
+def look_if_possible(
+    runs: Sequence[Run], *, images: int | None = None, data: Path | None = None, console: Console | None = None
+) -> tuple[list[Microscope], list[str]]:
+    """Look at the nets of some runs; where one cannot be looked at, a sentence says why."""
+    seen: list[Microscope] = []
+    trouble: list[str] = []
+    for run in runs:
+        try:
+            seen.append(look(run, images=images, data=data, console=console))
+        except (UserError, DivergenceError, ValueError) as error:
+            trouble.append(f"{run.folder.name} could not be put under the microscope: {error}")
+    return seen, trouble
 
 
 def look(

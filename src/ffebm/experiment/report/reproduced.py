@@ -9,10 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ffebm.errors import DivergenceError
-from ffebm.experiment.errors import UserError
 from ffebm.experiment.report.markdown import markdown
-from ffebm.experiment.report.microscope import Microscope, look
+from ffebm.experiment.report.microscope import Microscope, look_if_possible
 from ffebm.experiment.report.outcome import Row, rows_of, with_error
 from ffebm.experiment.report.writing import write_report
 from ffebm.experiment.reproduction.cell import Cell, Stage
@@ -102,7 +100,4 @@ def _analyses(folder: Path) -> list[Static]:
 def _microscopes(finished: Sequence[Run], data: Path | None, notes: Console | None) -> tuple[list[Microscope], list[str]]:
     """One look, at the last of the rows by EP, which has the most blocks; or why there is none."""
     trained = [run for run in finished if run.settings().gradient.kind == "ep" and run.weights_file.is_file()][-1:]
-    try:
-        return [look(run, images=1000, data=data, console=notes) for run in trained], []
-    except (UserError, DivergenceError, ValueError) as error:
-        return [], [f"{trained[0].folder.name} could not be put under the microscope: {error}"]
+    return look_if_possible(trained, images=1000, data=data, console=notes)
