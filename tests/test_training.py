@@ -568,3 +568,12 @@ def test_the_first_gradient_is_held_against_recurrent_backprop_once(tmp_path: Pa
     assert found["images"] == 8
     resume(run, shown)
     assert text(shown).count("first gradient") == 1
+
+
+@pytest.mark.parametrize(("beta", "precision"), [("1e-12", "32-true"), ("1e6", "64-true")])
+def test_a_nudge_that_cannot_work_in_this_precision_is_refused_before_anything_is_written(
+    tmp_path: Path, beta: str, precision: str
+) -> None:
+    with pytest.raises(SettingsError, match="`beta` must lie between"):
+        run_small(tmp_path / "run", f"gradient.beta={beta}", f"trainer.precision={precision}")
+    assert not (tmp_path / "run" / "settings.toml").exists()

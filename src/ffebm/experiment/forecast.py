@@ -21,7 +21,11 @@ def survey(settings: Settings, shape: Sequence[int], classes: int, *, training: 
     """All sizes of the model that settings describe, or a `SettingsError`: there is none, or the machine cannot hold it."""
     try:
         with torch.device("meta"):  # shapes alone: nothing is allocated yet
-            found = build_model(settings, shape, classes).summary()  # walks through all of them
+            model = build_model(settings, shape, classes)
+            found = model.summary()  # walks through all of them
+        for _, block in model.chain:
+            precision = torch.float64 if settings.trainer.precision == "64-true" else torch.float32
+            block.estimator.check_precision(precision, block.energy.label)
     except (ValueError, RuntimeError) as error:
         raise SettingsError(f"No model can be built from these settings: {error}") from None
     _check_memory(settings, found.parameters, training)

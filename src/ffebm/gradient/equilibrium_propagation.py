@@ -85,7 +85,7 @@ class EquilibriumPropagation(ImplicitEstimator):
             raise ValueError(f'`beta` must be positive, got {self.beta}. For the other sign use variant="negative".')
         check_choice("variant", self.variant, get_args(Variant))
         check_choice("scale", self.scale, get_args(Scale))
-        self._check_window(torch.float64, "any precision")
+        self.check_precision(torch.float64, "any block")  # the widest window: what lies outside works nowhere
 
     @staticmethod
     def window(dtype: torch.dtype) -> tuple[float, float]:
@@ -98,12 +98,17 @@ class EquilibriumPropagation(ImplicitEstimator):
         """
         return FAINTEST * torch.finfo(dtype).eps, STRONGEST
 
-    def _check_window(self, dtype: torch.dtype, where: str) -> None:
+    def check_precision(self, dtype: torch.dtype, where: str) -> None:
+        if dtype in (torch.float16, torch.bfloat16):
+            raise TypeError(
+                f"Equilibrium propagation needs at least float32 in {where}, got {dtype}: it contrasts two nearly equal states. "
+                "Keep the parameters in float32 and put the model under `torch.autocast`."
+            )
         low, high = self.window(dtype)
         if not low <= self.beta <= high:
             reason = "rounding hides so small a nudge" if self.beta < low else "so strong a nudge leaves no unit room to move"
             raise ValueError(
-                f"`beta` must lie between {low:.2g} and {high:g} in {where}, got {self.beta:g}: {reason}, and no gradient is "
+                f"`beta` must lie between {low:.2g} and {high:g} for {dtype} in {where}, got {self.beta:g}: {reason}, and no gradient is "
                 "left in what is contrasted. Take 0.001 to 0.2."
             )
 
@@ -200,12 +205,7 @@ class EquilibriumPropagation(ImplicitEstimator):
         observer: Callable[[int, State, State], None] | None = None,
     ) -> tuple[State, State]:
         """The two states to contrast, `betas[0]` first; both phases of the centered variant run as one batch."""
-        if x.dtype in (torch.float16, torch.bfloat16):
-            raise TypeError(
-                f"Equilibrium propagation needs at least float32 inside {energy.label}, got {x.dtype}: it contrasts two "
-                "nearly equal states. Keep the parameters in float32 and put the model under `torch.autocast`."
-            )
-        self._check_window(x.dtype, f"{energy.label}, which is {x.dtype}")
+        self.check_precision(x.dtype, energy.label)
 
         def pair(stacked: State) -> tuple[State, State]:
             if self.variant == "centered":

@@ -43,6 +43,10 @@ class GradientEstimator(ABC):
     def equilibrium(self, energy: Energy, x: Tensor, relax: Relaxation) -> Relaxed:
         """Relax; gradients flow from every layer of the resulting state to `x` and the energy's parameters."""
 
+    def check_precision(self, dtype: torch.dtype, where: str) -> None:
+        """Refuse a precision in which the derivative would be lost; `where` names the block."""
+        return
+
     def losses(self, energy: Energy, x: Tensor, relax: Relaxation, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
         """The loss of every sample at equilibrium, shape (B,), for the last block of a model.
 

@@ -14,7 +14,7 @@ from ffebm.experiment.data import Batch
 from ffebm.experiment.files import write_json
 from ffebm.experiment.run import Run
 from ffebm.experiment.training.calibrating import few_samples, on_its_own
-from ffebm.experiment.training.learner import Learner
+from ffebm.experiment.training.learner import HealthError, Learner
 
 SAMPLES = 8  # training images that are looked at
 FAR = 0.9  # a smaller cosine hardly leads downhill
@@ -34,7 +34,10 @@ class GradientCheck(Callback):
         assert isinstance(pl_module, Learner)
         if trainer.global_step == 0 and batch_idx == 0:
             x, y = few_samples(pl_module, SAMPLES)
-            found = fidelity(on_its_own(pl_module.model).train(), x, y)
+            try:
+                found = fidelity(on_its_own(pl_module.model).train(), x, y)
+            except ValueError as error:  # which names the block
+                raise HealthError(f"{error} This was before the first step.") from None
             write_json(self.run.gradient_file, {**asdict(found), "images": len(y)})
             self.console.print(_sentence(found, len(y)), highlight=False)
 
