@@ -101,15 +101,15 @@ class EquilibriumPropagation(ImplicitEstimator):
     def check_precision(self, dtype: torch.dtype, where: str) -> None:
         if dtype in (torch.float16, torch.bfloat16):
             raise TypeError(
-                f"Equilibrium propagation needs at least float32 in {where}, got {dtype}: it contrasts two nearly equal states. "
-                "Keep the parameters in float32 and put the model under `torch.autocast`."
+                f"Equilibrium propagation needs at least float32 in {where}, got {dtype}: it contrasts two nearly equal "
+                "states. Keep the parameters in float32 and put the model under `torch.autocast`."
             )
         low, high = self.window(dtype)
         if not low <= self.beta <= high:
             reason = "rounding hides so small a nudge" if self.beta < low else "so strong a nudge leaves no unit room to move"
             raise ValueError(
-                f"`beta` must lie between {low:.2g} and {high:g} for {dtype} in {where}, got {self.beta:g}: {reason}, and no gradient is "
-                "left in what is contrasted. Take 0.001 to 0.2."
+                f"`beta` must lie between {low:.2g} and {high:g} for {dtype} in {where}, got {self.beta:g}: {reason}, and no "
+                "gradient is left in what is contrasted. Take 0.001 to 0.2."
             )
 
     @property
