@@ -104,6 +104,7 @@ measure: install  ## the measurements that the docs cite, into results/: the dig
 	awk '/^## / { on = $$2 == "Results"; next } on' results/digits/report.md > results/digits/results.md
 	rm results/digits/report.html results/digits/accuracy.*
 	$(BIN)/python benchmarks/gradient_quality.py
+	$(BIN)/python benchmarks/nudge_window.py
 	$(BIN)/python benchmarks/held_pooling.py
 	$(BIN)/python benchmarks/contrast_accuracy.py
 

@@ -78,9 +78,7 @@ class TestWindowOfBeta:
         model = make("dense", [3, 3], estimator, FixedPoint(50), nudge=nudge)
         x, y = batch(model)
         assert all(g.isfinite().all() for g in gradients(model, x, y).values())  # in float64 there is room
-        with pytest.raises(
-            ValueError, match=r"between 2\.4e-07 and 1000 for torch\.float32 in block 2 of 2, got 2\.36034e-07"
-        ):
+        with pytest.raises(ValueError, match=r"between 2\.4e-07 and 1000 for torch\.float32 in block 2 of 2, got 2\.36034e-07"):
             gradients(model.float(), x.float(), y)
 
     @pytest.mark.parametrize("beta", [LOW, HIGH])

@@ -51,7 +51,7 @@ class EquilibriumPropagation(ImplicitEstimator):
             enters, wastes no half-sweep. A tolerance counts relative to `beta`, and has to be small: the nudge is
             spread over all units, each of which moves far less.
         beta: the strength of the nudge. Small is accurate until rounding drowns the contrast; in float32 that leaves a wide
-            window, roughly 0.001 to 0.2. What can work at all is wider, and everything else is refused: see `window`.
+            window, roughly 0.001 to 0.2. Far beyond it nudges are refused: see `window`.
         variant: `"centered"` has an error of order β²; `"positive"` and `"negative"` contrast one nudged state with the
             free one, at half the cost of the nudged phase, with an error of order β, and only where the free phase settles:
             what it still moves by enters the contrast, which cancels in the centered variant.
@@ -85,16 +85,17 @@ class EquilibriumPropagation(ImplicitEstimator):
             raise ValueError(f'`beta` must be positive, got {self.beta}. For the other sign use variant="negative".')
         check_choice("variant", self.variant, get_args(Variant))
         check_choice("scale", self.scale, get_args(Scale))
-        self.check_precision(torch.float64, "any block")  # the widest window: what lies outside works nowhere
+        self.check_precision(torch.float64, "any block")  # which has the widest window
 
     @staticmethod
     def window(dtype: torch.dtype) -> tuple[float, float]:
         r"""The least and the greatest $\beta$ that this precision takes; nudges outside of it are refused.
 
-        Outside of it no gradient can be had; inside, it need not be good: take 0.001 to 0.2. On dense, convolutional, pooled,
-        wide and faint nets the smallest cosine of any parameter's gradient was below 0.55 at both ends; only where nothing is
-        clamped is a constant nudge exact however strong. Near the lower end rounding spares only the elastic nudge of a
-        readout with large weights, which is as much stronger. `diagnostics.fidelity` measures the gradient of a model.
+        Inside, a gradient need not be good: take 0.001 to 0.2, and less where a readout has large weights. At both ends dense,
+        convolutional, pooled, wide and faint nets have lost the gradient of some parameter already (results/nudge_window.md).
+        Three kinds of nets keep theirs at one end, but a β inside does as well: where nothing is clamped a constant nudge is
+        exact however strong; the elastic nudge of a readout with large weights is that much stronger than β; the nudge by a
+        faint loss under `"paper"` that much weaker. `diagnostics.fidelity` measures the gradient of a model.
         """
         return FAINTEST * torch.finfo(dtype).eps, STRONGEST
 
@@ -108,8 +109,8 @@ class EquilibriumPropagation(ImplicitEstimator):
         if not low <= self.beta <= high:
             reason = "rounding hides so small a nudge" if self.beta < low else "so strong a nudge leaves no unit room to move"
             raise ValueError(
-                f"`beta` must lie between {low:.2g} and {high:g} for {dtype} in {where}, got {self.beta:g}: {reason}, and no "
-                "gradient is left in what is contrasted. Take 0.001 to 0.2."
+                f"`beta` must lie between {low:.2g} and {high:g} for {dtype} in {where}, got {self.beta:g}: {reason}. "
+                "Take 0.001 to 0.2, and less where a readout has large weights."
             )
 
     @property
