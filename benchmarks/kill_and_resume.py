@@ -103,10 +103,11 @@ def main() -> None:
     together = " by two processes" if arguments.processes == 2 else ""
     text = f"""# Killed and resumed{together}
 
-`{shlex.join(["python", *sys.argv])}`: a run on the digits{together}, {steps_in_all} steps on one thread each with a checkpoint
-every 4, was killed {len(kills)} times by SIGKILL at random moments and resumed every time; {early} kills came before it had
-written anything new. All resumptions worked. In the end all {len(one)} weight tensors equal, bit for bit, those of a run
-that was left in peace; so do losses, accuracies and residuals of all {len(rows)} epochs.
+`{shlex.join(["python", *sys.argv])}`:
+a run on the digits{together}, {steps_in_all} steps on one thread each with a checkpoint every 4, was killed {len(kills)} times
+by SIGKILL at random moments and resumed every time; {early} kills came before it had written anything new. All resumptions
+worked. In the end all {len(one)} weight tensors equal, bit for bit, those of a run that was left in peace; so do losses,
+accuracies and residuals of all {len(rows)} epochs.
 """
     print(text)
     if not arguments.no_result:

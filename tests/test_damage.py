@@ -16,16 +16,17 @@ import torch
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from ffebm.experiment.checkpoint import packed, unpacked
-from ffebm.experiment.errors import UserError
+from ffebm.experiment.errors import Remark, UserError
 from ffebm.experiment.evaluation import evaluate_run
+from ffebm.experiment.packing import packed, unpacked
 from ffebm.experiment.report import write_report
 from ffebm.experiment.reproduction import EXPERIMENTS, Queue, Stage
-from ffebm.experiment.run import Run, RunError, read_checkpoint
+from ffebm.experiment.reproduction.static import read_analyses
+from ffebm.experiment.run import COLUMNS, Run, RunError, read_checkpoint
 from ffebm.experiment.sealed import SealError, seal, unseal
 from ffebm.experiment.settings import settings_from
 from ffebm.experiment.trained import load_trained
-from ffebm.experiment.training import preparing, resume, train
+from ffebm.experiment.training import Learner, preparing, resume, train
 from ffebm.experiment.training.resumable import check_resumable
 
 SETTINGS = {
@@ -35,6 +36,10 @@ SETTINGS = {
     "gradient": {"steps": 2},
     "trainer": {"epochs": 2, "batch": 480, "test_batch": 360, "threads": 1, "accelerator": "cpu", "checkpoint_every": 2},
 }
+
+
+RESULTS = Path(__file__).parent.parent / "results"
+IMPOSSIBLE = (",".join(COLUMNS) + "\n1," + ",".join(["nan"] * (len(COLUMNS) - 1))).encode()
 
 
 def quiet() -> Console:
@@ -52,6 +57,11 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(sound: Path, tmp_path: Path) -> Run:
     shutil.copytree(sound, tmp_path / "run")
     return Run(tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def learner() -> Learner:
+    return preparing.prepare(settings_from(SETTINGS))
 
 
 class TestSealed:
@@ -74,15 +84,22 @@ class TestSealed:
             with pytest.raises(SealError):
                 unseal(run.weights_file)
 
-    def test_weights_without_a_checksum_are_not_trusted(self, run: Run) -> None:
+    def test_weights_of_an_earlier_version_are_used_with_a_remark(self, run: Run) -> None:
         from safetensors.torch import load_file, save_file
 
+        expected = unseal(run.weights_file)[0]
         save_file(load_file(run.weights_file), run.weights_file)
-        with pytest.raises(RunError, match=r"no checksum\. Remove it to use a checkpoint instead"):
+        with pytest.warns(Remark, match="is of an earlier version, without a checksum"):
+            model, _ = load_trained(run)
+        assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
+
+    def test_a_checkpoint_stands_in_for_weights_that_are_moved_away(self, run: Run) -> None:
+        run.weights_file.write_bytes(b"nothing")
+        with pytest.raises(RunError, match=r"is damaged: .* Move it away to use a checkpoint instead"):
             evaluate_run(run)
-        before = read_checkpoint(run.checkpoints()[0])["state_dict"]
         run.weights_file.unlink()
         model, source = load_trained(run)
+        before = read_checkpoint(run.checkpoints()[0])["state_dict"]
         assert source == run.checkpoints()[0].name
         assert all(torch.equal(tensor, before[f"model.{name}"]) for name, tensor in model.state_dict().items())
 
@@ -100,6 +117,7 @@ class TestSealed:
         ("metrics.csv", b"epoch,step\n1,2\n", "row 1 is not that of epoch 1, or lacks a column"),
         ("metrics.csv", b"epoch,step\n1,two\n", "could not convert string to float"),
         ("metrics.csv", b"\xff\xfe", "can't decode"),
+        ("metrics.csv", IMPOSSIBLE, "accuracies, steps or times that cannot be"),
         ("metrics.csv", b'epoch\n"1', "damaged"),
         ("settings.toml", b"[model", "not a readable TOML"),
         ("settings.toml", b"[model]\nwidth = -1\n", "model.width"),
@@ -111,10 +129,31 @@ def test_a_damaged_run_is_named_and_the_rest_of_the_table_shown(
     (run.folder / file).write_bytes(content)
     write_report(run.folder / "report", "Both", runs=[run, Run(sound)])
     shown = (run.folder / "report" / "report.md").read_text()
-    assert "Failed: run: " in shown
+    assert f"Failed: {run.folder}: ".replace("_", "\\_") in shown.replace("\\_", "_").replace("_", "\\_")
     assert message in shown
     (row,) = json.loads((run.folder / "report" / "report.json").read_text())["rows"]
     assert row["outcomes"]["ep"]["runs"] == [sound.name]
+
+
+def test_a_damaged_run_does_not_hide_one_of_the_same_name(sound: Path, tmp_path: Path) -> None:
+    for place in ("one", "other"):
+        shutil.copytree(sound, tmp_path / place / "run")
+    (tmp_path / "one" / "run" / "metrics.csv").write_text("nothing")
+    write_report(tmp_path / "report", "Both", runs=[Run(tmp_path / place / "run") for place in ("one", "other")])
+    (row,) = json.loads((tmp_path / "report" / "report.json").read_text())["rows"]
+    assert row["outcomes"]["ep"]["runs"] == ["run"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"{}", b"[" * 100_000, b'{"layers": []}', b'{"layers": [{"cosine": 1, "deviation": "x"}]}']
+)
+def test_a_damaged_analysis_is_named_and_the_rest_read(content: bytes, tmp_path: Path) -> None:
+    for name, what in (("a", content), ("b", (RESULTS / "reproduce" / "static" / "static.json").read_bytes())):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "static.json").write_bytes(what)
+    (found,), (trouble,) = read_analyses(sorted(tmp_path.glob("*/static.json")))
+    assert len(found.layers) == 15
+    assert "a/static.json is no static analysis that can be read" in trouble
 
 
 def test_a_damaged_log_hides_no_numbers_and_stops_no_run(run: Run) -> None:
@@ -210,8 +249,7 @@ class TestCheckpoints:
         with pytest.raises(TypeError, match="got set"):
             packed({"x": {1}})
 
-    def test_the_content_of_this_run_is_accepted(self, sound: Path) -> None:
-        learner = preparing.prepare(settings_from(SETTINGS))
+    def test_the_content_of_this_run_is_accepted(self, sound: Path, learner: Learner) -> None:
         for path in Run(sound).checkpoints():
             check_resumable(read_checkpoint(path), learner)
 
@@ -224,42 +262,65 @@ class TestCheckpoints:
             (changed(("ffebm", "seconds"), "long"), r"ffebm\.seconds is str"),
             (changed(("loops",)), "the whole does not hold what it should"),
             (changed(("loops", "fit_loop", "epoch_progress")), r"loops\.fit_loop does not hold"),
+            (changed(("loops", "fit_loop"), 3), "not whole"),
             (changed(("loops", "fit_loop", "epoch_loop.batch_progress", "total", "ready"), 10**9), "contradict each other"),
             (changed(("loops", "fit_loop", "state_dict", "combined_loader"), []), "contradict each other"),
             (changed(("global_step",), 3), "contradict each other"),
             (changed(("epoch",), 0), "contradict each other"),
             (changed(("pytorch-lightning_version",)), "the whole does not hold what it should"),
-            (changed(("pytorch-lightning_version",), "new"), "pytorch-lightning_version is none"),
+            (changed(("pytorch-lightning_version",), "new"), "not a version number"),
             (changed(("optimizer_states",), []), "optimizer_states is not a list of 1"),
             (changed(("optimizer_states", 0, "state", 0, "exp_avg"), torch.zeros(2)), "is not a tensor of torch.float32"),
             (changed(("optimizer_states", 0, "state", 0, "exp_avg"), torch.full((4, 1, 3, 3), torch.nan)), "not finite"),
             (changed(("optimizer_states", 0, "param_groups", 0, "lr"), None), "lr is NoneType"),
             (changed(("optimizer_states", 0, "param_groups", 0, "lr"), float("nan")), "no number that a run comes to"),
             (changed(("lr_schedulers", 0, "T_max")), r"lr_schedulers\.0 does not hold"),
+            (changed(("lr_schedulers", 0, "T_max"), 1), "optimiser is not the one that the settings describe"),
+            (changed(("optimizer_states", 0, "param_groups", 0, "lr"), -1.0), "optimiser is not the one"),
+            (changed(("optimizer_states", 0, "param_groups", 0, "maximize"), True), "optimiser is not the one"),
+            (changed(("optimizer_states", 0, "param_groups", 0, "weight_decay"), 100.0), "optimiser is not the one"),
+            (changed(("optimizer_states", 0, "state", 0, "exp_avg_sq"), torch.full((4, 1, 3, 3), -1.0)), "negative"),
+            (changed(("optimizer_states", 0, "state", 0, "step"), torch.tensor(1e9)), "another number of steps"),
+            (changed(("ffebm", "history", 0, "test_accuracy"), 7e9), "accuracies, steps or times that cannot be"),
+            (changed(("callbacks", "Calibrating", "tunings", 0, "free"), 10**9), "impossible sweeps"),
             (changed(("callbacks", "Calibrating", "tunings"), []), "calibration is incomplete"),
-            (changed(("callbacks", "Calibrating", "tunings", 0, "omega"), 7.0), "none that blocks can relax by"),
+            (changed(("callbacks", "Calibrating", "tunings", 0, "omega"), 7.0), "impossible sweeps"),
             (changed(("callbacks",), {}), "what its callbacks remember"),
             (changed(("state_dict", "model.readout.1.bias"), torch.zeros(3)), "another model"),
             (changed(("state_dict", "model.readout.1.bias"), torch.zeros(10, dtype=torch.int64)), "is not a tensor of"),
             (changed(("state_dict",), {}), "another model"),
         ],
     )
-    def test_a_sound_file_with_other_content_is_skipped_for_the_one_before(
-        self, sound: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str
+    def test_other_content_is_refused(
+        self, sound: Path, learner: Learner, change: Callable[[dict[str, Any]], None], message: str
     ) -> None:
-        learner = preparing.prepare(settings_from(SETTINGS))
-        run = Run(tmp_path)
-        shutil.copytree(Run(sound).checkpoint_folder, run.checkpoint_folder)
-        newest, before, *_ = run.checkpoints()
-        content = copy.deepcopy(read_checkpoint(newest))
+        content = copy.deepcopy(read_checkpoint(Run(sound).checkpoints()[0]))
         change(content)
-        newest.write_bytes(packed(content))
-        path, _, reports = run.newest_checkpoint(lambda found: check_resumable(found, learner))
-        assert path == before
-        (report,) = reports
-        assert str(newest) in report
         with pytest.raises(RunError, match=message):
             check_resumable(content, learner)
+
+    def test_a_sound_file_with_other_content_is_skipped_for_the_one_before(self, sound: Path, run: Run) -> None:
+        newest = run.checkpoints()[0]
+        content = read_checkpoint(newest)
+        del content["ffebm"]["history"]
+        newest.write_bytes(packed(content))
+        shown = quiet()
+        resume(run, shown)
+        assert isinstance(shown.file, io.StringIO)
+        assert f"Warning: {newest} cannot be used: ffebm does not hold what it should" in shown.file.getvalue()
+        assert "Going on from step 4" in shown.file.getvalue()
+        one, other = (unseal(folder / "weights.safetensors")[0] for folder in (sound, run.folder))
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+    def test_what_is_not_the_checkpoints_fault_is_not_blamed_on_it(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A full disk on the way must not make people throw a sound checkpoint away."""
+
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(Learner, "on_load_checkpoint", full)
+        with pytest.raises(OSError, match="No space left"):
+            resume(run, quiet())
 
     def test_what_only_lightning_stumbles_over_is_one_line(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("ffebm.experiment.training.fitting.check_resumable", lambda *_: None)
@@ -267,7 +328,7 @@ class TestCheckpoints:
         content = read_checkpoint(newest)
         content["optimizer_states"][0]["param_groups"] = [{}]
         newest.write_bytes(packed(content))
-        with pytest.raises(RunError, match=r"is sound, but no run can go on from what it holds \(KeyError.*Remove it to go on"):
+        with pytest.raises(RunError, match=r"no run can go on from what it holds \(KeyError.*Move it away to go on"):
             resume(run, quiet())
 
     def test_those_of_an_earlier_version_are_not_taken_for_none(self, run: Run) -> None:

@@ -19,9 +19,10 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text as Drawn
 from PIL import Image
 
+from ffebm.checks import one_line
 from ffebm.experiment.benchmark.figure import save_speed
 from ffebm.experiment.benchmark.speed import Row as Measured
-from ffebm.experiment.figures import one_line, picture, save_confusion, save_curves, shown
+from ffebm.experiment.figures import picture, save_confusion, save_curves, shown
 from ffebm.experiment.preset import read_preset
 from ffebm.experiment.report import write_report
 from ffebm.experiment.report.accuracy_figure import accuracy_figure

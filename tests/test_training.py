@@ -23,10 +23,10 @@ from torch import nn
 from ffebm import DivergenceError, EquilibriumPropagation
 from ffebm.diagnostics import gradients
 from ffebm.experiment.architectures import build_model
-from ffebm.experiment.checkpoint import packed
 from ffebm.experiment.data import digits
 from ffebm.experiment.data.dataset import Samples
 from ffebm.experiment.evaluation import evaluate
+from ffebm.experiment.packing import packed
 from ffebm.experiment.run import Run, RunError, read_checkpoint, step_of
 from ffebm.experiment.settings import Settings, SettingsError, settings_from
 from ffebm.experiment.training import HealthError, Learner, Stopped, calibrating, preparing, resume, train

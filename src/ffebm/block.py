@@ -20,6 +20,7 @@ from ffebm.relaxation import FixedPoint, Relaxation, check_input, check_tensor
 
 Unsettled = Literal["warn", "raise", "ignore"]
 
+FIRST, EVERY = 3, 100  # forward passes after which a block looks whether it has settled, where it is to warn
 UNSETTLED = 0.1  # a mean residual above this, in units of the largest state or of 1, is far from an equilibrium
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -47,6 +48,7 @@ class EnergyBlock(nn.Module):
 
     unsettled: Unsettled = "warn"
     _warned = False  # whether it has been warned of
+    _passes = 0  # forward passes so far
 
     def __init__(
         self,
@@ -109,12 +111,16 @@ class EnergyBlock(nn.Module):
 
     def _record(self, relaxed: Relaxed, x: Tensor) -> Relaxed:
         self.residual, self.sweeps = relaxed.residual.detach(), relaxed.sweeps
-        silent = self._warned or not self.estimator.assumes_equilibrium
-        if self.unsettled == "raise" or (self.unsettled == "warn" and not silent):
-            self._check_settled(relaxed, x)
+        # The look waits for the device: it is taken at first, and then now and again.
+        due = self._passes < FIRST or self._passes % EVERY == 0
+        self._passes += 1
+        if self.unsettled == "raise" or (
+            self.unsettled == "warn" and due and not self._warned and self.estimator.assumes_equilibrium
+        ):
+            with torch.no_grad():
+                self._check_settled(relaxed, x)
         return relaxed
 
-    @torch.no_grad()
     def _check_settled(self, relaxed: Relaxed, x: Tensor) -> None:
         state, residual, sweeps = relaxed
         moves = residual.mean().item()
@@ -125,11 +131,12 @@ class EnergyBlock(nn.Module):
             moves = change(self.relax.sweep(self.energy, state, x), state).mean().item()
         if moves <= UNSETTLED * max(1.0, *(s.abs().max().item() for s in state)):
             return
+        made = f"{most} sweep{'s' if most > 1 else ''}"
         message = (
-            f"{self.energy.label} has not settled: units still move by {moves:.2g} after {most} sweeps, so its gradient is not "
-            "that of an equilibrium. Give it more sweeps, or a tolerance and many (`FixedPoint(100, tolerance=1e-5)`). If that "
-            "does not help, its weights are too large, or max-pooling inside it flips between positions: take smaller weights, "
-            'or average pooling. Where a block is meant to stop early, give it unsettled="ignore".'
+            f"{self.energy.label} has not settled: units still move by {moves:.2g} after {made}, so its gradient is not one of "
+            "an equilibrium. Give it more sweeps, or a tolerance and many (`FixedPoint(100, tolerance=1e-5)`). If that does "
+            "not help, its weights are too large, or max-pooling inside it flips between positions: take smaller weights, or "
+            'average pooling. Where a block is meant to stop early, give it unsettled="ignore".'
         )
         if self.unsettled == "raise":
             raise UnsettledError(message)

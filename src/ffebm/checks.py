@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,10 @@ if TYPE_CHECKING:
     from torch import nn
 
 # torch is imported where it is needed: settings are checked, and quoted, before it is loaded.
+
+
+_CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")  # but for what counts as a space
+_HALF = re.compile("[\ud800-\udfff]")  # surrogates: what Python makes of a file name that is not UTF-8
 
 
 def brief(value: object, width: int = 80) -> str:
@@ -19,6 +24,11 @@ def brief(value: object, width: int = 80) -> str:
 def brief_name(text: str, width: int = 80) -> str:
     """A key, a name or a path in the middle of a sentence: itself, unless it is long or cannot be shown."""
     return text if len(text) <= width and text.isprintable() else brief(text, width + 2)[1:-1]
+
+
+def one_line(words: str) -> str:
+    """Words without line breaks and control characters, which neither a picture nor a table can show."""
+    return " ".join(_HALF.sub("\ufffd", _CONTROL.sub("", words)).split())
 
 
 class _Brief(reprlib.Repr):

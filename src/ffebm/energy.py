@@ -96,8 +96,10 @@ class Energy(nn.Module, ABC):
         return energies
 
     def check_hooks(self) -> None:
-        """Refuse parts whose hooks a relaxation would pass by; those that `forward` calls as modules run theirs."""
-        return
+        """Refuse interactions whose hooks a relaxation would pass by; parts that `forward` calls as modules run theirs."""
+        for name, part in self.named_modules():
+            if isinstance(part, Interaction):
+                part.check_hooks(f"{name} of {self.label}")
 
     def held(self, state: State) -> Energy:
         """The energy with those choices fixed that it makes at `state`, as max-pooling does; itself, where it makes none.
@@ -207,10 +209,6 @@ class Hopfield(Energy):
         grad_x = (low[0] - high[0]) * per_sample(weights, x)
         wanted = {name: p for name, p in self.named_parameters() if p.requires_grad}
         return grad_x, {name: sums[p] if p in sums else torch.zeros_like(p) for name, p in wanted.items()}
-
-    def check_hooks(self) -> None:
-        for number, edge in enumerate(self.edges, 1):
-            edge.check_hooks(f"edge {number} of {self.label}")
 
     @torch.no_grad()
     def held(self, state: State) -> Hopfield:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, NamedTuple, NoReturn, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -107,7 +107,7 @@ class FFEBM(nn.Module):
         if y is None:
             return Output(logits)
         losses = per_sample_losses(self.criterion, logits, y)
-        return Output(_for_metrics(logits.detach(), losses), losses)
+        return Output(_for_metrics(logits, losses), losses)
 
     def _run(self, stage: nn.Module, s: Tensor) -> Tensor:
         if not (self.recompute and torch.is_grad_enabled()):
@@ -178,11 +178,17 @@ def _check_size(x: Tensor) -> None:
 
 
 def _for_metrics(logits: Tensor, losses: Tensor) -> Tensor:
-    """Logits without a graph that say so when they are differentiated, where the losses beside them can be."""
+    """Logits without a graph that say so when they are differentiated, where the losses beside them can be.
+
+    Added to a loss they would otherwise count for nothing, without a word.
+    """
+    logits = logits.detach()
     if not (torch.is_grad_enabled() and losses.requires_grad):
         return logits
     anchor = torch.empty(0, requires_grad=True)  # instead of the losses, whose whole graph kept logits would keep alive
-    return cast(Tensor, _ForMetrics.apply(logits, anchor))
+    logits = cast(Tensor, _ForMetrics.apply(logits, anchor))
+    logits.backward = _refuse_backward  # torch would only say that they are several numbers
+    return logits
 
 
 class _ForMetrics(torch.autograd.Function):
@@ -190,16 +196,20 @@ class _ForMetrics(torch.autograd.Function):
 
     @staticmethod
     def forward(_: Any, logits: Tensor, _anchor: Tensor) -> Tensor:
-        return logits.view_as(logits)
+        return logits.clone()  # a view could not be changed in place
 
     @staticmethod
     def backward(_: Any, grad: Tensor) -> tuple[None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        if not bool(grad.any()):  # of a loss that does not depend on them; DDP and checkpoints ask anyway
-            return None, None
-        raise RuntimeError(
-            "The logits beside losses are for metrics and carry no gradient: the losses come with their own. Call "
-            "`losses.mean().backward()`; to differentiate logits, call the model without targets, `model(x).logits`."
-        )
+        if bool(grad.any()):  # DDP and checkpoints ask for zeros of what a loss does not depend on
+            _refuse_backward()
+        return None, None
+
+
+def _refuse_backward(*_: Any, **__: Any) -> NoReturn:
+    raise RuntimeError(
+        "The logits beside losses are for metrics and carry no gradient: the losses come with their own. Call "
+        "`losses.mean().backward()`; to differentiate logits, call the model without targets, `model(x).logits`."
+    )
 
 
 @contextmanager

@@ -16,11 +16,14 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from ffebm.experiment.checkpoint import packed
+from ffebm.experiment.environment import describe_environment
 from ffebm.experiment.evaluation import evaluate_run
+from ffebm.experiment.packing import packed
 from ffebm.experiment.prediction import predict_images
 from ffebm.experiment.report import write_report
+from ffebm.experiment.reproduction.static import Layer, Static, read_analyses, save_static
 from ffebm.experiment.run import Run, read_checkpoint
+from ffebm.experiment.sealed import unseal
 from ffebm.experiment.settings import settings_from
 from ffebm.experiment.training import resume, train
 from hostile import Attack, mutated
@@ -32,7 +35,7 @@ SETTINGS = {
     "gradient": {"steps": 2},
     "trainer": {"epochs": 2, "batch": 480, "test_batch": 360, "threads": 1, "accelerator": "cpu", "checkpoint_every": 2},
 }
-TEXTS = ("settings.toml", "metrics.csv", "environment.json", "data.json", "weights.safetensors")
+FILES = ("settings.toml", "metrics.csv", "environment.json", "data.json", "weights.safetensors", "static.json")
 
 
 def attacks(chance: random.Random, folder: Path) -> Iterator[Attack]:
@@ -41,7 +44,7 @@ def attacks(chance: random.Random, folder: Path) -> Iterator[Attack]:
     picture = folder / "picture.png"
     Image.new("L", (8, 8)).save(picture)
     while True:
-        name = chance.choice((*TEXTS, "checkpoints"))
+        name = chance.choice((*FILES, "checkpoints"))
         use = chance.choice((_evaluate, _report, partial(_predict, picture)) if name != "checkpoints" else (_resume, _weights))
         if name in ("environment.json", "settings.toml", "metrics.csv") and chance.random() < 0.2:
             use = _resume
@@ -64,6 +67,8 @@ def checkpoint_attacks(chance: random.Random, folder: Path) -> Iterator[Attack]:
 def _trained(folder: Path) -> Path:
     """A run of six steps, whose last checkpoint is at its end."""
     train(settings_from(SETTINGS), Run.create(folder / "sound", ""), _quiet())
+    layer = Layer("blocks.0.weight", 1, 0.9995, 0.01, [[0.0], [0.1]], [[0.0], [0.1]])
+    save_static(Static("a net", "noise", 0.02, 1, "15 sweeps", [layer], describe_environment(0)), folder / "sound")
     return folder / "sound"
 
 
@@ -107,12 +112,18 @@ def _predict(picture: Path, run: Run) -> None:
 
 
 def _report(run: Run) -> None:
-    write_report(run.folder / "report", "Runs", runs=[run, Run(run.folder.parent / "sound")])
+    analyses, _ = read_analyses([run.folder / "static.json"])
+    write_report(run.folder / "report", "Runs", runs=[run, Run(run.folder.parent / "sound")], static=analyses)
     assert "sound" in (run.folder / "report" / "report.md").read_text(), "the rest of the table is lost"
 
 
 def _resume(run: Run) -> None:
+    """Whichever checkpoint it goes on from, one thread ends with the bits of a run that nobody touched."""
+    settings = Run(run.folder.parent / "sound").settings()
     resume(Run.open(run.folder), _quiet())
+    if run.settings() == settings:
+        one, other = (unseal(Run(run.folder.parent / name).weights_file)[0] for name in ("sound", run.folder.name))
+        assert all(torch.equal(one[name], other[name]) for name in one), "other weights came of it, without a word"
 
 
 def _weights(run: Run) -> None:
@@ -125,7 +136,8 @@ def _go_on(sound: Path, folder: Path, content: bytes) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(sound, folder)
     Run(folder).checkpoints()[0].write_bytes(content)
-    resume(Run(folder), _quiet())
+    Run(folder).weights_file.unlink()
+    _resume(Run(folder))
 
 
 def _places(content: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

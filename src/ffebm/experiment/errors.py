@@ -3,5 +3,9 @@
 from __future__ import annotations
 
 
+class Remark(UserWarning):
+    """Something that a person should know; the command line shows it as a line."""
+
+
 class UserError(Exception):
     """Something outside the program is wrong; the message says what, and what to do about it."""

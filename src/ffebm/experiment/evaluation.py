@@ -37,7 +37,7 @@ def evaluate_run(run: Run, root: Path | None = None, console: Console | None = N
     """Evaluate the weights of a run; writes `evaluation.json` and `confusion.png` beside them."""
     settings = run.settings()
     dataset = load(settings.data.name, root or settings.data.root)
-    model, source = load_trained(run, dataset.shape, len(dataset.classes))
+    model, source = load_trained(run, dataset.description)
     evaluation = evaluate(model, dataset, settings.trainer.test_batch, run.folder.name, source, console)
     write_atomically(run.folder / "evaluation.json", json.dumps(asdict(evaluation), indent=1).encode())
     title = f"{run.folder.name}: {100 * evaluation.top1:.2f} % of {evaluation.images:,} test images"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,16 +11,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from ffebm.checks import one_line
 from ffebm.experiment.files import write_atomically
 
 TRAIN, TEST = "#8c96a3", "#1b62a5"
-_CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")  # but for what counts as a space
-_HALF = re.compile("[\ud800-\udfff]")  # surrogates: what Python makes of a file name that is not UTF-8
-
-
-def one_line(words: str) -> str:
-    """Words without line breaks and control characters, which neither a picture nor a table can show."""
-    return " ".join(_HALF.sub("\ufffd", _CONTROL.sub("", words)).split())
 
 
 def shown(name: str, most: int = 72) -> str:

@@ -13,7 +13,7 @@ from ffebm.experiment.settings import Trainer as TrainerSettings
 from ffebm.experiment.settings.duration import in_words
 from ffebm.summary import Summary
 
-SLOW, FAST = 1e10, 1e12  # multiply-accumulates a second, to be had of a CPU and of a GPU
+SLOW, FAST = 1e10, 1e12  # multiply-accumulates a second: rough guesses at two CPU cores and a GPU, for a warning
 PATIENCE = 60.0  # seconds that a step may take without remark
 
 
@@ -23,7 +23,7 @@ def survey(settings: Settings, shape: Sequence[int], classes: int, *, training: 
         with torch.device("meta"):  # shapes alone: nothing is allocated yet
             model = build_model(settings, shape, classes)
             found = model.summary()  # walks through all of them
-        for _, block in model.chain:
+        for _, block in model.chain if training else []:
             precision = torch.float64 if settings.trainer.precision == "64-true" else torch.float32
             block.estimator.check_precision(precision, block.energy.label)
     except (ValueError, RuntimeError) as error:
@@ -39,9 +39,9 @@ def warning_of_slow_steps(settings: Settings, summary: Summary, images: int) -> 
         return ""
     free, nudged = _sweeps(settings)
     return (
-        f"A single step may take about {in_words(seconds)}: a batch of {settings.trainer.batch:,} goes "
-        f"through up to {free:,} free and {nudged:,} nudged sweeps. For less, lower relaxation.steps, gradient.steps, "
-        "trainer.batch or model.width."
+        f"A single step may take about {in_words(seconds)}: a batch of {settings.trainer.batch:,} goes through up to {free:,} "
+        f"free and {nudged:,} nudged or recorded sweeps. For less, lower relaxation.steps, gradient.steps, trainer.batch or "
+        "model.width."
     )
 
 
@@ -77,8 +77,9 @@ def _longest_step(settings: Settings, summary: Summary, images: int) -> float:
 
 
 def _sweeps(settings: Settings) -> tuple[int, int]:
-    """Of the free phase and of the nudged one, at most."""
-    return settings.relaxation.steps, 0 if settings.gradient.kind == "bptt" else settings.gradient.steps
+    """Of the free phase and of the nudged one, at most; backprop through time goes back through all of the former."""
+    free = settings.relaxation.steps
+    return free, free if settings.gradient.kind == "bptt" else settings.gradient.steps
 
 
 def _on_accelerator(trainer: TrainerSettings) -> bool:

@@ -6,35 +6,32 @@ import csv
 import io
 import json
 import math
-import os
 import re
 import shlex
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from torch import Tensor, nn
 
 from ffebm.checks import brief
-from ffebm.experiment.checkpoint import SUFFIX, unpacked
 from ffebm.experiment.data import Description
-from ffebm.experiment.errors import UserError
+from ffebm.experiment.errors import Remark, UserError
 from ffebm.experiment.files import read_regular, write_atomically
-from ffebm.experiment.sealed import SealError, seal, unseal
+from ffebm.experiment.lock import held
+from ffebm.experiment.packing import SUFFIX, unpacked
+from ffebm.experiment.sealed import SealError, UnsealedError, seal, unseal
 from ffebm.experiment.settings import Settings, read_settings
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
 
 Row = Mapping[str, float]
 PATIENCE = 8.0  # seconds that a lock is waited for: helpers of a killed process hold it a little longer
-LARGEST = 1 << 26  # bytes of a file of texts in a run folder: a million epochs are less
+LARGEST = 1 << 22  # bytes of a file of texts in a run folder: twenty thousand epochs are less
 COLUMNS = ("epoch", "step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "test_top5", "residual", "seconds")
+SHARES = ("train_accuracy", "test_accuracy", "test_top5")
 
 
 class RunError(UserError):
@@ -56,7 +53,7 @@ class Run:
         else:
             run = cls(folder)
             if folder.exists() and (not folder.is_dir() or run.holds_something):
-                raise run.taken
+                raise run._taken()
             folder.mkdir(parents=True, exist_ok=True)
             return run
         for candidate in candidates:
@@ -83,8 +80,7 @@ class Run:
         """More than what every process that was here leaves behind."""
         return any(path != self.lock_file and path.suffix != ".part" for path in self.folder.iterdir())
 
-    @property
-    def taken(self) -> RunError:
+    def _taken(self) -> RunError:
         return RunError(
             f"{self.folder} exists already: a new run would overwrite it. Name another folder, or go on with that run by "
             f"`{resume_command(self)}`."
@@ -106,30 +102,14 @@ class Run:
         Args:
             new: refuse a folder that another process has begun a run in since it was found empty.
         """
-        with self._open_lock() as file:
-            deadline = time.monotonic() + PATIENCE
-            while not _got(file):
-                if time.monotonic() > deadline:
-                    raise RunError(f"{self.folder} is being trained by another process: stop that one first.")
-                time.sleep(0.1)
-            if not self._still_there(file):
-                raise RunError(f"{self.folder} was removed by another process in this moment: start again.")
+        if not new and not self.folder.is_dir():
+            raise RunError(f"{self.folder} is not there any more: it was removed by somebody else.")
+        with held(self.lock_file, PATIENCE) as ours:
+            if not ours:
+                raise RunError(f"{self.folder} is being trained by another process: stop that one first.")
             if new and self.holds_something:
-                raise self.taken
+                raise self._taken()
             yield
-
-    def _open_lock(self) -> IO[bytes]:
-        try:
-            return self.lock_file.open("ab")
-        except FileNotFoundError:
-            raise RunError(f"{self.folder} is not there any more: it was removed by somebody else.") from None
-
-    def _still_there(self, file: IO[bytes]) -> bool:
-        """Whether the lock that is held is the one that others would find."""
-        try:
-            return os.path.samestat(os.fstat(file.fileno()), self.lock_file.stat())
-        except FileNotFoundError:
-            return False
 
     def check_there(self) -> None:
         """Writing into a folder that was deleted would bring a part of it back."""
@@ -144,8 +124,8 @@ class Run:
 
     def discard_if_empty(self) -> None:
         """Undo `create` when nothing came of it."""
-        with suppress(OSError, RunError), self._open_lock() as file:
-            if _got(file) and not self.holds_something:  # else another process has begun here
+        with suppress(OSError), held(self.lock_file) as ours:
+            if ours and not self.holds_something:  # else another process has begun here
                 self.lock_file.unlink()
                 self.folder.rmdir()
 
@@ -233,10 +213,10 @@ class Run:
         path = self.folder / "metrics.csv"
         try:
             lines = io.StringIO(read_regular(path, LARGEST).decode("utf-8"), newline="")
-            rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(lines, strict=True)]
-            for number, row in enumerate(rows, 1):
-                if row.get("epoch") != number or not all(column in row for column in COLUMNS):
-                    raise ValueError(f"row {number} is not that of epoch {number}, or lacks a column")
+            rows: list[dict[str, float]] = []
+            for found in csv.DictReader(lines, strict=True):
+                rows.append({key: float(value) for key, value in found.items()})
+                check_row(rows[-1], len(rows))
             return rows
         except FileNotFoundError:
             return []
@@ -249,10 +229,16 @@ class Run:
     def load_weights(self, model: nn.Module) -> str:
         """Give the model the weights of the last finished epoch, or of the newest sound checkpoint; says which."""
         if self.weights_file.is_file():
+            source = self.weights_file
             try:
-                weights, source = unseal(self.weights_file)[0], self.weights_file
+                weights = unseal(source)[0]
+            except UnsealedError as old:
+                warnings.warn(
+                    f"{source} is of an earlier version, without a checksum: damage would go unnoticed.", Remark, stacklevel=2
+                )
+                weights = old.tensors
             except SealError as error:
-                raise RunError(f"{self.weights_file} is damaged: {error}. Remove it to use a checkpoint instead.") from None
+                raise RunError(f"{source} is damaged: {error}. Move it away to use a checkpoint instead.") from None
         else:
             source, checkpoint, reports = self.newest_checkpoint()
             if source is None:
@@ -291,18 +277,6 @@ class Run:
         return None, {}, reports
 
 
-def _got(lock: IO[bytes]) -> bool:
-    """Whether the lock is ours now; it is where the system has none, as some network file systems."""
-    try:
-        if fcntl is not None:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """What a checkpoint holds: tensors, numbers and texts. There is nothing in such a file that could be run."""
     try:
@@ -315,6 +289,15 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     ):
         raise RunError(f"{path} is not a checkpoint of a training run: it holds no weights.")
     return content
+
+
+def check_row(row: Mapping[str, float], epoch: int) -> None:
+    """Refuse what no epoch comes to; losses and residuals of a run that fails may be anything."""
+    if row.get("epoch") != epoch or not all(column in row for column in COLUMNS):
+        raise ValueError(f"row {epoch} is not that of epoch {epoch}, or lacks a column")
+    shares, amounts = ([row[column] for column in columns] for columns in (SHARES, ("step", "seconds")))
+    if not all(0 <= share <= 1 for share in shares) or not all(0 <= amount < math.inf for amount in amounts):
+        raise ValueError(f"row {epoch} has accuracies, steps or times that cannot be")
 
 
 def step_of(checkpoint: Path) -> int:

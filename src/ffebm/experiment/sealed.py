@@ -19,6 +19,14 @@ class SealError(ValueError):
     """A file that is damaged, or none of ours."""
 
 
+class UnsealedError(SealError):
+    """Tensors as safetensors alone writes them, which nothing tells to be sound."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        super().__init__("it has no checksum")
+        self.tensors = tensors
+
+
 def seal(tensors: Mapping[str, Tensor], notes: Mapping[str, str] | None = None) -> bytes:
     """The content of a file that holds these; reading it back runs no code, and takes no more memory than it has bytes."""
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -32,13 +40,14 @@ def unseal(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise SealError("it is not a file")
     try:
         with safe_open(path, "pt") as file:
-            notes = dict(file.metadata() or {})
+            found = file.metadata()
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
     except (SafetensorError, OSError, RuntimeError, ValueError, TypeError, LookupError) as error:
         raise SealError(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
-    if SEAL not in notes:
-        raise SealError("it has no checksum")
-    if notes.pop(SEAL) != _digest(tensors, notes):
+    if found is None:
+        raise UnsealedError(tensors)
+    notes = dict(found)
+    if notes.pop(SEAL, "") != _digest(tensors, notes):
         raise SealError("its checksum is wrong")
     return tensors, notes
 

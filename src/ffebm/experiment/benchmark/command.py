@@ -24,7 +24,7 @@ from ffebm.experiment.data import Dataset, check, default_folder, digits, load
 from ffebm.experiment.environment import describe_environment
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.files import write_atomically
-from ffebm.experiment.markdown import code, table, text
+from ffebm.experiment.markup import code, table, text
 
 USUAL = ("conv12:0.125:128",)
 GRID = (

@@ -19,7 +19,7 @@ from ffebm.experiment.command_line.reference import presets, settings
 from ffebm.experiment.command_line.results import evaluate, predict, report
 from ffebm.experiment.command_line.speed import bench
 from ffebm.experiment.command_line.training import train
-from ffebm.experiment.errors import UserError
+from ffebm.experiment.errors import Remark, UserError
 from ffebm.experiment.processes import process_rank
 
 app = typer.Typer(
@@ -97,7 +97,7 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     """Ours is about the run, not about a line of the program."""
-    if issubclass(category, UnsettledWarning):
+    if issubclass(category, UnsettledWarning | Remark):
         notes.print(f"[yellow]Warning:[/] {escape(str(message))}", highlight=False, soft_wrap=True)
     else:
         (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))

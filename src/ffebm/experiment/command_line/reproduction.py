@@ -57,6 +57,8 @@ def static(
 ) -> None:
     """Compare EP with ID step by step, in every layer (Figs. 3 and 4): PNG, SVG, JSON and a report."""
     chosen = "small" if small else scale
+    if run is not None and chosen != "paper":
+        raise UserError("A run has its own width: leave out either --run, or --scale and --small.")
     if run is None and chosen == "tiny" and data is not None:
         raise UserError("The tiny scale makes images of its own, and reads none from --data: leave it out, or take --small.")
     with notes.status("Loading torch …"):

@@ -90,26 +90,28 @@ def report(
     data: DataOption = None,
 ) -> None:
     """Write one page on some runs: tables, curves, settings, and how their blocks relax."""
-    if not closer and (data is not None or look_at):
-        raise UserError("--data and --look are for the microscope: leave them out, or --no-microscope.")
+    if not closer and (data is not None or look_at or sample or images):
+        raise UserError(
+            "--data, --look, --sample and --images are for the microscope: leave out either them or --no-microscope."
+        )
     with notes.status("Loading torch …"):
         from ffebm.experiment.report import look, look_if_possible, write_report
-        from ffebm.experiment.reproduction.static import read_static
+        from ffebm.experiment.reproduction.static import read_analyses
         from ffebm.experiment.run import Run
 
     found = [Run.open(run) for run in runs if (run / "settings.toml").is_file()]
-    analyses = [read_static(run / "static.json") for run in runs if (run / "static.json").is_file()]
-    if not found and not analyses:
+    analyses, unread = read_analyses(run / "static.json" for run in runs if (run / "static.json").exists())
+    if not found and not analyses and not unread:
         Run.open(runs[0])  # which says what is wrong with it
     looked = [Run.open(run) for run in look_at] if look_at else [run for run in found if not run.damage() and run.metrics()][:1]
     if data is not None and not looked:
-        raise UserError("No run among these has finished an epoch, so that nothing is read from --data: leave it out.")
+        raise UserError("No run among these has finished an epoch, so nothing is read from --data: leave it out.")
     looked = looked if closer else []
     if look_at or sample or images or data:  # what was asked for by name is not passed over
         seen, trouble = [look(run, sample=sample, images=images, data=data, console=notes) for run in looked], []
     else:
         seen, trouble = look_if_possible(looked, console=notes)
-    for sentence in trouble:
+    for sentence in (trouble := [*trouble, *unread]):
         notes.print(f"[yellow]Warning:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
     write_report(output, title, runs=found, words=trouble, static=analyses, microscopes=seen)
     out.print(f"Report: {escape(str(output / 'report.html'))}, with report.md and report.json", highlight=False, soft_wrap=True)

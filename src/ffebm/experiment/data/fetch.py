@@ -177,8 +177,8 @@ def _stream(file: File, part: Path, progress: Progress, limit: int) -> None:
         with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
             resumed = answer.status == 206  # else the server sends all of it again
             start = have if resumed else 0
-            length = answer.headers.get("Content-Length")
-            total = None if length is None else start + int(length)
+            length = answer.headers.get("Content-Length") or ""
+            total = start + int(length) if length.isdecimal() and len(length) < 20 else None
             task = progress.add_task(file.name, total=total, completed=start)
             with part.open("ab" if resumed else "wb") as sink:
                 while chunk := answer.read(CHUNK):

@@ -21,7 +21,8 @@ from ffebm.experiment.files import read_regular
 
 LARGEST = 1 << 30  # bytes of a file; the largest official one, a batch of ImageNet32, has 394 million
 INSTRUCTIONS = 2_000_000  # of a file; CIFAR-100's training images take 200,000
-TEXT = 4096  # bytes; what is longer can only be the content of an array, and stays where it is in the file
+TEXT = 4096  # bytes; what is longer can only be the content of an array: bytes stay where they are in the file
+LATIN1 = 0xC3  # the largest first byte, in UTF-8, of the letters that latin1 has
 KEYS, NAME, TUPLE, DIMENSIONS = 64, 256, 8, 4  # in the dictionary, letters of a name, items of a tuple, of an array
 KINDS = ("u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8")  # what arrays may hold: numbers, never objects
 
@@ -212,7 +213,7 @@ class Interpreter:
 def _array(shape: tuple[Any, ...], kind: Kind, data: bytes | memoryview) -> np.ndarray:
     """A view of the file's own bytes: as large as they are, whatever the file announces."""
     if len(shape) > DIMENSIONS or not all(type(size) is int and size >= 0 for size in shape):
-        raise MalformedError("the shape of an array is none")
+        raise MalformedError("the shape of an array is not valid")
     dtype = np.dtype(f"{kind.order}{kind.name}")
     if math.prod(shape) * dtype.itemsize != len(data):
         raise MalformedError(f"an array announces {math.prod(shape) * dtype.itemsize} bytes and holds {len(data)}")
@@ -242,6 +243,8 @@ def _finished(value: Any) -> Any:
 
 
 def _unicode(data: memoryview) -> str:
+    if len(data) > TEXT and np.frombuffer(data, np.uint8).max() > LATIN1:  # else each letter would take four bytes
+        raise MalformedError("it holds a long text in another encoding than latin1")
     try:
         return str(data, "utf-8", "surrogatepass")
     except UnicodeDecodeError:

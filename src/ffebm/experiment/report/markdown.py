@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ffebm.experiment.figures import one_line
-from ffebm.experiment.markdown import escaped, fence, span, table, text
+from ffebm.checks import one_line
+from ffebm.experiment.markup import escaped, fence, span, table, text
 from ffebm.experiment.report.document import Document, Listing, Table, Text
 
 

@@ -97,7 +97,7 @@ def look(
     dataset = load(settings.data.name, data or settings.data.root)
     if not 0 <= sample < len(dataset.test):
         raise UserError(f"There is no test image {sample}: {dataset.name} has {len(dataset.test):,}, counted from 0.")
-    model, _ = load_trained(run, dataset.shape, len(dataset.classes))
+    model, _ = load_trained(run, dataset.description)
     x, y = dataset.normalise(dataset.test.x[sample : sample + 1]), dataset.test.y[sample : sample + 1]
     traced, logits = _traced(model, x.to(memory_format=torch.channels_last), y, settings.gradient)
     count = min(images or len(dataset.test), len(dataset.test))

@@ -15,7 +15,7 @@ from ffebm.experiment.report.outcome import Row, rows_of, with_error
 from ffebm.experiment.report.writing import write_report
 from ffebm.experiment.reproduction.cell import Cell, Stage
 from ffebm.experiment.reproduction.experiments import SCALES, Experiment
-from ffebm.experiment.reproduction.static import Static, read_static
+from ffebm.experiment.reproduction.static import Static, read_analyses
 from ffebm.experiment.run import Run
 
 AGREE, ALIKE = 1.0, 3.0  # points that EP may be from ID, and blocks of different sizes from each other
@@ -52,13 +52,14 @@ def report_experiment(
     else:
         words += [*filter(None, [SCALES[scale].chosen]), *claims(experiment, rows)]
     seen, trouble = _microscopes(finished, data, notes) if look_closer else ([], [])
+    analyses, unread = _analyses(folder)
     document = write_report(
         folder,
         experiment.title,
         runs=runs,
-        words=[*words, *trouble],
+        words=[*words, *trouble, *unread],
         published=experiment.published,
-        static=_analyses(folder),
+        static=analyses,
         microscopes=seen,
         failures=failures,
     )
@@ -92,9 +93,9 @@ def claims(experiment: Experiment, rows: Sequence[Row]) -> list[str]:
     return said
 
 
-def _analyses(folder: Path) -> list[Static]:
+def _analyses(folder: Path) -> tuple[list[Static], list[str]]:
     """Static analyses that lie among the runs, or beside their folder, where `ffebm reproduce static` puts them."""
-    return [read_static(path) for path in sorted([*folder.glob("*/static.json"), *folder.parent.glob("static*/static.json")])]
+    return read_analyses(sorted([*folder.glob("*/static.json"), *folder.parent.glob("static*/static.json")]))
 
 
 def _microscopes(finished: Sequence[Run], data: Path | None, notes: Console | None) -> tuple[list[Microscope], list[str]]:

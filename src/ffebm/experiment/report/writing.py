@@ -44,10 +44,11 @@ def write_report(
         published: results of others, for the last rows of the tables.
         failures: runs that failed, and what they said.
     """
-    damaged = {run.folder.name: damage for run in runs if (damage := run.damage())}
-    runs = [run for run in runs if run.folder.name not in damaged]  # the rest is shown all the same
+    found = [(run, run.damage()) for run in runs]
+    damaged = {str(run.folder): damage for run, damage in found if damage}
+    runs = [run for run, damage in found if not damage]  # the rest is shown all the same
     document = compose(title, runs, words, published, static, microscopes, {**(failures or {}), **damaged})
-    # A folder's name may hold bytes that are no UTF-8: Python stands them for by letters that UTF-8 does not have.
+    # A folder's name may hold bytes that are no UTF-8: Python replaces them by characters that UTF-8 lacks.
     write_atomically(folder / "report.md", markdown(document).encode("utf-8", "replace"))
     write_json(folder / "report.json", document.numbers)
     write_atomically(folder / "report.html", page(document).encode("utf-8", "replace"))

@@ -118,7 +118,7 @@ def _run(arguments: Sequence[str], log: Path, environment: dict[str, str], stopp
         log.open("ab") as file,
         subprocess.Popen(
             command,
-            stdin=subprocess.PIPE,  # which ends with us, however we end: see `leash`
+            stdin=subprocess.PIPE,  # which ends with us, however we end: see `follow_leash`
             stdout=file,
             stderr=subprocess.STDOUT,
             env={**environment, LEASH: "1"},

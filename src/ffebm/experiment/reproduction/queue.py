@@ -19,13 +19,9 @@ from rich.table import Table
 
 from ffebm.experiment.clock import clock
 from ffebm.experiment.errors import UserError
+from ffebm.experiment.lock import held
 from ffebm.experiment.reproduction.cell import Cell, Progress, Stage
 from ffebm.experiment.reproduction.launcher import Launcher
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
 
 GLANCE = 2.0  # seconds between looks at the folders
 
@@ -79,14 +75,9 @@ class Queue:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Keep a second queue out of the folder, where the system has such locks."""
-        with (self.folder / "queue.lock").open("w") as file:
-            try:
-                if fcntl is not None:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UserError(f"Another `ffebm reproduce` works in {self.folder}: let it finish, or stop it first.") from None
-            except OSError:  # some network file systems have no locks
-                pass
+        with held(self.folder / "queue.lock") as ours:
+            if not ours:
+                raise UserError(f"Another `ffebm reproduce` works in {self.folder}: let it finish, or stop it first.")
             yield
 
     def progress(self) -> dict[str, Progress]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
+from ffebm.checks import brief_name
 from ffebm.diagnostics import Transient, converged_gradients, cosines, gradients, transients
 from ffebm.errors import DivergenceError, UnsettledError
 from ffebm.experiment.architectures import static_analysis
@@ -21,8 +23,8 @@ from ffebm.experiment.data import Dataset, default_folder, load
 from ffebm.experiment.environment import describe_environment
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.figures import picture
-from ffebm.experiment.files import write_atomically, write_json
-from ffebm.experiment.markdown import code, table, text
+from ffebm.experiment.files import read_regular, write_atomically, write_json
+from ffebm.experiment.markup import code, table, text
 from ffebm.experiment.reproduction.static_figures import bars_figure, transients_figure
 from ffebm.experiment.run import Run
 from ffebm.experiment.trained import load_trained
@@ -32,6 +34,7 @@ from ffebm.relaxation import FixedPoint
 
 SAMPLES, SWEEPS, FREE, BETA, VARIANCE = 2, 20, 15, 0.02, 5.9e-5
 WIDTHS = {"paper": 1.0, "small": 0.125, "tiny": 1 / 32}
+LARGEST = 1 << 24  # bytes of an analysis; the paper's net has 200,000
 TRUSTED = 0.999  # the cosine between EP and ID below which a layer needs an explanation
 SETTLED = FixedPoint(500, tolerance=1e-6)  # the free phase of trained nets, which fifteen sweeps may leave short of equilibrium
 
@@ -116,7 +119,7 @@ def analyse_run(run: Run, data: Path | None = None, seed: int = 0, shown: int = 
     """The net of a run, at the weights that it has come to; batch-norm as in tests, free phases until they settle."""
     settings = run.settings()
     dataset = load(settings.data.name, data or settings.data.root)
-    model, _ = load_trained(run, dataset.shape, len(dataset.classes))
+    model, _ = load_trained(run, dataset.description)
     for _, block in model.chain:
         block.relax = SETTLED
     x, y, words = _samples(dataset, seed)
@@ -175,13 +178,30 @@ def save_static(static: Static, folder: Path) -> None:
 
 def read_static(path: Path) -> Static:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        layers = [
-            Layer(**{**layer, **{key: _number(layer[key]) for key in ("cosine", "deviation")}}) for layer in content["layers"]
-        ]
-        return Static(**{**content, "layers": layers})
-    except (OSError, ValueError, TypeError, LookupError) as error:
-        raise UserError(f"{path} is no static analysis that can be read: {error}. Make it again, or remove it.") from None
+        content = json.loads(read_regular(path, LARGEST))
+        layers = [{**layer, **{key: _number(layer[key]) for key in ("cosine", "deviation")}} for layer in content["layers"]]
+        found = Static(**{**content, "layers": [Layer(**layer) for layer in layers]})
+        TypeAdapter(Static).validate_python(asdict(found))  # the types that the class says
+        if not found.layers:
+            raise ValueError("it has no layers")
+        return found
+    except ValidationError as error:
+        reason = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:3])
+    except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
+        reason = str(error)
+    raise UserError(f"{path} is no static analysis that can be read: {brief_name(reason, 200)}. Make it again, or remove it.")
+
+
+def read_analyses(paths: Iterable[Path]) -> tuple[list[Static], list[str]]:
+    """Those that can be read, and a sentence on each that cannot."""
+    found: list[Static] = []
+    trouble: list[str] = []
+    for path in paths:
+        try:
+            found.append(read_static(path))
+        except UserError as error:
+            trouble.append(str(error))
+    return found, trouble
 
 
 def _number(value: float | None) -> float:

@@ -31,7 +31,13 @@ CONDITIONS = (
         Condition(key, lambda s: s.sweeps != "plain", PLAIN)
         for key in ("relaxation.tolerance", "relaxation.omega", "gradient.omega")
     ),
+    Condition("gradient.omega", lambda s: s.sweeps != "calibrated", "calibration chooses it; take sweeps=settle"),
     Condition("gradient.tolerance", lambda s: s.sweeps == "settle", "the number of sweeps is fixed; take sweeps=settle"),
+    *(
+        Condition(key, lambda s: s.model.batch_norm != "off", "there is no batch-norm; take model.batch_norm=all")
+        for key in ("model.norm_gain", "model.norm_eps")
+    ),
+    Condition("model.pooling", lambda s: bool(s.model.pooled), "no layer is pooled; name some in model.pooled"),
     *(
         Condition(f"gradient.{name}", lambda s: s.gradient.kind != "bptt", THROUGH_TIME)
         for name in ("steps", "tolerance", "order", "omega")

@@ -60,7 +60,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _toml(text: str) -> dict[str, Any]:
     """What TOML text says; a ValueError where it says nothing, or what no settings can mean."""
-    if any(len(re.findall(r"\.[^.]", line)) > DOTS for line in text.splitlines() if len(line) > 2 * DOTS):
+    bare = (re.sub(r'"[^"]*"|\'[^\']*\'', "", line) for line in text.splitlines() if len(line) > 2 * DOTS)
+    if any(len(re.findall(r"\.[^.]", line)) > DOTS for line in bare):
         raise ValueError(f"a line of it has more than {DOTS} dots, and no key has as many parts")
     try:
         return tomllib.loads(text)

@@ -13,9 +13,9 @@ from lightning.fabric.plugins import CheckpointIO
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
-from ffebm.experiment.checkpoint import packed
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.files import write_atomically
+from ffebm.experiment.packing import packed
 from ffebm.experiment.run import Run, RunError, read_checkpoint
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

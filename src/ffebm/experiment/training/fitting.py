@@ -36,8 +36,6 @@ from ffebm.experiment.training.preparing import prepare, wrongly_started
 from ffebm.experiment.training.progress import Progress, Recorder
 from ffebm.experiment.training.resumable import check_resumable
 
-_LOST = re.compile("gloo|nccl|peer|process ?group|store|socket|connection", re.IGNORECASE)  # what torch.distributed says then
-
 
 def train(settings: Settings, run: Run, console: Console | None = None) -> Learner:
     """Train from the beginning, into a fresh folder."""
@@ -149,19 +147,25 @@ def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None) 
 
 def _explain(error: BaseException, learner: Learner, checkpoint: Path | None) -> None:
     """Say in a line what a page of somebody else's code would hide; what is ours to mend keeps its page."""
-    if isinstance(error, UserError) or not isinstance(error, Exception):
+    if isinstance(error, UserError | OSError | MemoryError) or not isinstance(error, Exception):
         return
-    reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-    if checkpoint is not None and not learner.begun:
+    words = str(error).strip()
+    if checkpoint is not None and learner.restoring and "memory" not in words:
+        reason = f"{type(error).__name__}: {words.splitlines()[0] if words else ''}"
         raise RunError(
             f"{checkpoint} is sound, but no run can go on from what it holds ({brief_name(reason, 200)}). "
-            "Remove it to go on from the one before."
-        ) from None
-    if learner.settings.trainer.processes > 1 and isinstance(error, RuntimeError) and _LOST.search(str(error)):
+            "Move it away to go on from the one before."
+        ) from error
+    if isinstance(error, torch.distributed.DistError) or re.search(r"\b(gloo|NCCL)\b|(closed|reset) by peer", words):
         raise RunError(
             "Another process of this run has ended, killed or by an error of its own, and this one cannot go on without it. "
             "Resume the run; it loses the steps since its last checkpoint."
-        ) from None
+        ) from error
+    if words.startswith("DataLoader worker"):
+        raise RunError(
+            "A process that prepares batches has ended: it was killed, perhaps for lack of memory. Resume the run; it loses "
+            "the steps since its last checkpoint. With data.workers=0 there is none."
+        ) from error
 
 
 def _together() -> DDPStrategy:

@@ -41,7 +41,7 @@ class Learner(LightningModule):
         self.test_sums = torch.zeros(4, dtype=torch.float64)  # samples, loss, right, among the first five
         self.sweeps: dict[str, float] = {}  # of the free and the nudged phase, the mean over blocks, where they are calibrated
         self.failure = ""  # why this process cannot go on
-        self.begun = False  # whether training has, in this process: what goes wrong before is the fault of a checkpoint
+        self.restoring = False  # from a checkpoint, whose fault it is if something goes wrong meanwhile
         self.seconds = 0.0  # that training took, before and since the last resumption
         self._clock = time.perf_counter()
 
@@ -118,7 +118,7 @@ class Learner(LightningModule):
         return torch.stack([block.residual.mean() for _, block in self.model.chain if block.residual is not None])
 
     def on_train_start(self) -> None:
-        self.begun = True
+        self.restoring = False
         self._clock = time.perf_counter()
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
@@ -164,6 +164,7 @@ class Learner(LightningModule):
         checkpoint["ffebm"] = {"history": self.history, "training_sums": sums, "seconds": self.seconds}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.restoring = True
         kept = checkpoint["ffebm"]
         self.history, self.seconds = kept["history"], kept["seconds"]
         if self.trainer.is_global_zero:  # the sums of all processes: one goes on with them, the others start at 0

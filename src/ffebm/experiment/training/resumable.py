@@ -1,17 +1,18 @@
-"""Whether a run can go on from what a checkpoint holds: it must look like what this very run would write."""
+"""Whether a run can go on from what a checkpoint holds: it must be what this very run would have written at that step."""
 
 from __future__ import annotations
 
+import math
 import re
 from copy import deepcopy
 from typing import Any
 
 import torch
+from lightning import __version__ as lightning_version
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from ffebm.calibration import Tuning
-from ffebm.experiment.run import COLUMNS, RunError
+from ffebm.experiment.run import RunError, check_row
 from ffebm.experiment.training.calm import calm
 from ffebm.experiment.training.learner import Learner
 
@@ -22,42 +23,38 @@ def check_resumable(content: dict[str, Any], learner: Learner) -> None:
     kept = content["state_dict"]
     if {name: tuple(t.shape) for name, t in kept.items()} != {name: tuple(t.shape) for name, t in weights.items()}:
         raise RunError("it is of another model than the settings describe")
-    _compare(content, _expected(learner) | {"state_dict": weights}, "")
-    if not re.fullmatch(r"\d+(\.\w+)+", content["pytorch-lightning_version"]):
-        raise RunError("pytorch-lightning_version is none")
-    _check_progress(content, learner)
+    _compare(content, _expected(learner) | {"state_dict": weights, "loops": {}, "callbacks": {}}, "")
+    if not re.fullmatch(r"\d+\.\d+[\w.+-]*", content["pytorch-lightning_version"]):
+        raise RunError("its version of Lightning is not a version number")
+    _check_loops(content, learner)
+    _check_optimiser(content, learner)
     _check_callbacks(content["callbacks"], learner)
     _check_history(content["ffebm"]["history"], content["epoch"])
 
 
 def _expected(learner: Learner) -> dict[str, Any]:
-    """What a checkpoint of this run looks like, but for its weights; lists of any length hold no more than their first item."""
+    """What a checkpoint of this run looks like after a step, but for its weights and what Lightning counts."""
     trained = deepcopy(learner.model).to("meta")  # which takes no memory
     optimiser, schedule = learner.make_optimiser(trained.parameters())
     for parameter in trained.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimiser.step()  # the first step makes what it remembers
-    with calm():
-        loops = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
-    names = ("fit_loop", "validate_loop", "test_loop", "predict_loop")
     return {
         "epoch": 0,
         "global_step": 0,
         "pytorch-lightning_version": "",
-        "loops": {name: getattr(loops, name).state_dict() for name in names},
-        "callbacks": {},
         "optimizer_states": [optimiser.state_dict()],
         "lr_schedulers": [schedule.state_dict()],
         "ffebm": {"history": [], "training_sums": [0.0] * 4, "seconds": 0.0},
     }
 
 
-ANYTHING = ("callbacks", "loops.fit_loop.state_dict", "ffebm.history")  # looked at on their own
+APART = ("callbacks", "loops", "ffebm.history")  # looked at on their own
 
 
 def _compare(found: Any, expected: Any, where: str) -> None:
     """The same keys, lengths, kinds and shapes, all the way down; numbers are finite."""
-    if where in ANYTHING:
+    if where in APART:
         return
     if isinstance(expected, Tensor):
         if not isinstance(found, Tensor) or found.shape != expected.shape or found.dtype != expected.dtype:
@@ -80,36 +77,67 @@ def _compare(found: Any, expected: Any, where: str) -> None:
         raise RunError(f"{where} is no number that a run comes to")
 
 
-def _check_progress(content: dict[str, Any], learner: Learner) -> None:
-    """Counters of batches and steps, which decide where a run goes on, agree with each other."""
-    step, epoch, trainer = content["global_step"], content["epoch"], learner.settings.trainer
-    fit = content["loops"]["fit_loop"]
-    steps = fit["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["step"]["total"]
-    batches = fit["epoch_loop.batch_progress"]["total"]
-    taken = fit["state_dict"].get("combined_loader") if isinstance(fit["state_dict"], dict) else None
-    parts = step * trainer.accumulate
-    agree = (
-        0 < step <= learner.steps
-        and epoch == (step - 1) // (learner.steps // trainer.epochs)
-        and steps == {"ready": step, "completed": step}
-        and batches["ready"] == parts
-        and batches["completed"] in (parts - 1, parts)  # in the middle of an epoch the last one is not yet done with
-        and (fit["epoch_progress"]["current"]["ready"], fit["epoch_progress"]["current"]["completed"]) == (epoch + 1, epoch)
-        and taken == [{"taken": parts}]
-    )
-    if not agree or any(not 0 <= counter <= learner.steps * trainer.accumulate for counter in _counters(content["loops"])):
+def _check_loops(content: dict[str, Any], learner: Learner) -> None:
+    """Counters of batches and steps, which decide where a run goes on. Another version of Lightning may have others."""
+    try:
+        if content["pytorch-lightning_version"] == lightning_version:
+            with calm():
+                fresh = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+            fit = {**fresh.fit_loop.state_dict(), "state_dict": content["loops"]["fit_loop"]["state_dict"]}
+            _compare(content["loops"]["fit_loop"], fit, "loops.fit_loop")
+        agree = _agree(content["loops"]["fit_loop"], content["global_step"], content["epoch"], learner)
+    except (LookupError, TypeError, AttributeError):
+        raise RunError("its counters of steps and epochs are not whole") from None
+    if not agree:
         raise RunError("its counters of steps and epochs contradict each other")
 
 
-def _counters(loops: Any) -> list[int]:
-    if isinstance(loops, dict):
-        return [counter for item in loops.values() for counter in _counters(item)]
-    return [loops] if type(loops) is int else []
+def _agree(fit: dict[str, Any], step: int, epoch: int, learner: Learner) -> bool:
+    trainer = learner.settings.trainer
+    parts = step * trainer.accumulate
+    steps = fit["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["step"]["total"]
+    batches, epochs = fit["epoch_loop.batch_progress"], fit["epoch_progress"]["current"]
+    done = parts - epoch * (learner.steps // trainer.epochs) * trainer.accumulate
+    return (
+        0 < step <= learner.steps
+        and epoch == (step - 1) // (learner.steps // trainer.epochs)
+        and steps == {"ready": step, "completed": step}
+        and batches["total"]["ready"] == parts
+        and batches["current"]["ready"] == done
+        # In the middle of an epoch the last batch is not yet done with.
+        and parts - batches["total"]["completed"] == done - batches["current"]["completed"]
+        and parts - batches["total"]["completed"] in (0, 1)
+        and (epochs["ready"], epochs["completed"]) == (epoch + 1, epoch)
+        and fit["state_dict"] == {"combined_loader": [{"taken": parts}]}
+    )
+
+
+def _check_optimiser(content: dict[str, Any], learner: Learner) -> None:
+    """All but its moments follows from the settings and the step."""
+    step, chosen = content["global_step"], learner.settings.optimiser
+    _, schedule = learner.make_optimiser(deepcopy(learner.model).to("meta").parameters())
+    (group,), (expected,) = content["optimizer_states"][0]["param_groups"], schedule.optimizer.param_groups
+    (scheduled,) = content["lr_schedulers"]
+    progress = (1 + math.cos(math.pi * step / learner.steps)) / 2
+    rate = chosen.final_learning_rate + (chosen.learning_rate - chosen.final_learning_rate) * progress
+    rates = [group["lr"], *scheduled["_last_lr"]]
+    same = all(group[key] == value for key, value in expected.items() if key not in ("lr", "params"))
+    moving = ("last_epoch", "_step_count", "_last_lr", "_is_initial", "_get_lr_called_within_step")
+    same &= all(scheduled[key] == value for key, value in schedule.state_dict().items() if key not in moving)
+    same &= (scheduled["last_epoch"], scheduled["_step_count"]) == (step, step + 1)
+    if not same or not all(math.isclose(found, rate, rel_tol=1e-3, abs_tol=1e-6 * chosen.learning_rate) for found in rates):
+        raise RunError("its optimiser is not the one that the settings describe, at this step")
+    for moments in content["optimizer_states"][0]["state"].values():
+        if "step" in moments and moments["step"].item() != step:
+            raise RunError("its optimiser has made another number of steps")
+        if "exp_avg_sq" in moments and bool((moments["exp_avg_sq"] < 0).any()):
+            raise RunError("its optimiser remembers squares that are negative")
 
 
 def _check_callbacks(callbacks: Any, learner: Learner) -> None:
-    """What calibration chose: sweeps of every block."""
-    calibrated = learner.settings.sweeps == "calibrated"
+    """What calibration chose: sweeps of every block, within what the settings allow."""
+    settings = learner.settings
+    calibrated = settings.sweeps == "calibrated"
     if not isinstance(callbacks, dict) or callbacks.keys() != ({"Calibrating"} if calibrated else set()):
         raise RunError("what its callbacks remember is not what this run's would")
     if not calibrated:
@@ -117,25 +145,27 @@ def _check_callbacks(callbacks: Any, learner: Learner) -> None:
     match callbacks["Calibrating"]:
         case {"due": int(due), "tunings": list(tunings)} if due >= 0 and len(tunings) == len(learner.model.chain):
             for tuning in tunings:
-                _check_tuning(tuning)
+                _check_tuning(tuning, settings.relaxation.steps, settings.gradient.steps)
         case _:
             raise RunError("its calibration is incomplete")
 
 
-def _check_tuning(tuning: Any) -> None:
+def _check_tuning(tuning: Any, most_free: int, most_nudged: int) -> None:
     match tuning:
-        case {"free": int(free), "nudged": int(nudged), "omega": float(omega)} if len(tuning) == len(Tuning.__annotations__):
-            if free > 0 and nudged > 0 and 0 < omega < 2:
+        case {"free": int(free), "nudged": int(nudged), "omega": float(omega), **rest} if not rest:
+            if 0 < free <= most_free and 0 < nudged <= most_nudged and 0 < omega < 2:
                 return
-    raise RunError("its calibration is none that blocks can relax by")
+    raise RunError("its calibration has impossible sweeps")
 
 
 def _check_history(history: Any, epoch: int) -> None:
     """A row for every epoch that is done; at the end of one, that one is."""
-    rows: list[Any] = history if isinstance(history, list) else [None]
-    numbers = all(
-        isinstance(row, dict) and row.keys() >= set(COLUMNS) and all(type(value) in (int, float) for value in row.values())
-        for row in rows
-    )
-    if not numbers or len(rows) not in (epoch, epoch + 1) or [row["epoch"] for row in rows] != list(range(1, len(rows) + 1)):
-        raise RunError("its history of epochs is not whole")
+    try:
+        for number, row in enumerate(history, 1):
+            if not all(type(value) in (int, float) for value in row.values()):
+                raise ValueError("a row holds something else than numbers")
+            check_row(row, number)
+        if len(history) not in (epoch, epoch + 1):
+            raise ValueError(f"there are {len(history)} rows in epoch {epoch + 1}")
+    except (ValueError, TypeError, AttributeError) as error:
+        raise RunError(f"its history of epochs is not whole: {error}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ffebm.experiment.figures import one_line
+from ffebm.checks import one_line
 
 # Only what would be read as markup, so that reports stay readable as they are: an underscore inside a word is not, for example.
 _MARKUP = re.compile(

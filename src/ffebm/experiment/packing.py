@@ -13,6 +13,7 @@ from ffebm.experiment.sealed import SealError, seal, unseal
 
 STRUCTURE = "structure"
 SUFFIX = ".safetensors"
+LARGEST = 1 << 23  # bytes of the structure: twenty thousand epochs are less
 
 
 def packed(content: dict[str, Any]) -> bytes:
@@ -25,6 +26,8 @@ def packed(content: dict[str, Any]) -> bytes:
 def unpacked(path: Path) -> dict[str, Any]:
     """What a checkpoint file holds, or a `SealError`."""
     tensors, notes = unseal(path)
+    if len(notes.get(STRUCTURE, "")) > LARGEST:
+        raise SealError(f"its structure is larger than {LARGEST:,} bytes")
     try:
         content = _read(json.loads(notes[STRUCTURE]), tensors)
     except (ValueError, LookupError, TypeError, RuntimeError, RecursionError) as error:
