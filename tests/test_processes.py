@@ -96,12 +96,11 @@ def test_a_killed_worker_ends_the_others_with_a_line(tmp_path: Path) -> None:
 
 def test_a_killed_helper_that_prepares_batches_ends_the_run_with_a_line(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
-    process = start("train", *TINY, "trainer.epochs=1000", "data.workers=1", "--output", run.folder)
-    wait_for(lambda: run.checkpoints() or process.poll() is not None)
-    while process.poll() is None:  # one comes with every epoch, and goes with it
-        for helper in children(process.pid):
-            with suppress(ProcessLookupError):
-                os.kill(helper, signal.SIGKILL)
+    settings = ("trainer.epochs=1000", "trainer.batch=8", "trainer.checkpoint_every=5", "data.workers=1")
+    process = start("train", *TINY, *settings, "--output", run.folder)
+    wait_for(lambda: run.checkpoints() or process.poll() is not None)  # an epoch takes seconds, and as long lives its helper
+    (helper,) = children(process.pid)
+    os.kill(helper, signal.SIGKILL)
     said = process.communicate(timeout=60)[0]
     assert process.returncode == 1
     assert "A process that prepares batches has ended" in said

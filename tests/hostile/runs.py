@@ -23,8 +23,8 @@ from ffebm.experiment.prediction import predict_images
 from ffebm.experiment.report import write_report
 from ffebm.experiment.reproduction.static import Layer, Static, read_analyses, save_static
 from ffebm.experiment.run import Run, read_checkpoint
-from ffebm.experiment.sealed import unseal
 from ffebm.experiment.settings import settings_from
+from ffebm.experiment.trained import load_trained
 from ffebm.experiment.training import resume, train
 from hostile import Attack, mutated
 
@@ -122,7 +122,7 @@ def _resume(run: Run) -> None:
     settings = Run(run.folder.parent / "sound").settings()
     resume(Run.open(run.folder), _quiet())
     if run.settings() == settings:
-        one, other = (unseal(Run(run.folder.parent / name).weights_file)[0] for name in ("sound", run.folder.name))
+        one, other = (load_trained(Run(run.folder.parent / name))[0].state_dict() for name in ("sound", run.folder.name))
         assert all(torch.equal(one[name], other[name]) for name in one), "other weights came of it, without a word"
 
 

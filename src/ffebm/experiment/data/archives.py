@@ -9,6 +9,8 @@ import zlib
 from pathlib import Path
 from typing import IO, cast
 
+from ffebm.checks import brief_name
+
 CHUNK = 1 << 18
 MEMBERS = 100  # files in an archive; the official ones have up to eleven
 WRAPPING = 1 << 20  # what a tar file needs besides its files
@@ -55,7 +57,7 @@ def unpack(archive: Path, folder: Path, limit: int) -> None:
     except _FullError as error:
         raise error.reason from None
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
-        raise ArchiveError(str(error)) from None  # damaged tables point anywhere, which the system refuses
+        raise ArchiveError(brief_name(str(error), 200)) from None  # damaged tables point anywhere, which the system refuses
 
 
 def _unpack_tar(archive: Path, folder: Path, budget: Budget) -> None:

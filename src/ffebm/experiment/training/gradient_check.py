@@ -23,7 +23,8 @@ FAR = 0.9  # a smaller cosine hardly leads downhill
 class GradientCheck(Callback):
     """Before the first step of a run, holds its gradient against recurrent backprop at equilibrium; warns where it is far off.
 
-    A nudge that rounding drowns, or that saturates all units, trains without a word and learns nothing.
+    A nudge that rounding drowns, or that saturates all units, trains without a word and learns nothing. The look is in the
+    precision of the blocks, without autocast.
     """
 
     def __init__(self, console: Console, run: Run) -> None:
@@ -54,5 +55,5 @@ def _sentence(found: Fidelity, images: int) -> str:
         return f"Gradient check: {measured}"
     return (
         f"[yellow]Warning:[/] {measured} A run hardly learns from that. Look at gradient.beta first (0.001 to 0.2 suits most "
-        "nets), then at gradient.steps and relaxation.steps, then at model.variance."
+        "nets, less where the readout is large), then at gradient.steps and relaxation.steps, then at model.variance."
     )
