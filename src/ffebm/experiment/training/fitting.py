@@ -147,9 +147,15 @@ def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None) 
 
 def _explain(error: BaseException, learner: Learner, checkpoint: Path | None) -> None:
     """Say in a line what a page of somebody else's code would hide; what is ours to mend keeps its page."""
+    words = str(error).strip()
+    cut_off = isinstance(error, ConnectionError | EOFError) and learner.settings.data.workers > 0
+    if cut_off or words.startswith("DataLoader worker"):
+        raise RunError(
+            "A process that prepares batches has ended: it was killed, perhaps for lack of memory. Resume the run; it loses "
+            "the steps since its last checkpoint. With data.workers=0 there is none."
+        ) from error
     if isinstance(error, UserError | OSError | MemoryError) or not isinstance(error, Exception):
         return
-    words = str(error).strip()
     if checkpoint is not None and learner.restoring and "memory" not in words:
         reason = f"{type(error).__name__}: {words.splitlines()[0] if words else ''}"
         raise RunError(
@@ -160,11 +166,6 @@ def _explain(error: BaseException, learner: Learner, checkpoint: Path | None) ->
         raise RunError(
             "Another process of this run has ended, killed or by an error of its own, and this one cannot go on without it. "
             "Resume the run; it loses the steps since its last checkpoint."
-        ) from error
-    if words.startswith("DataLoader worker"):
-        raise RunError(
-            "A process that prepares batches has ended: it was killed, perhaps for lack of memory. Resume the run; it loses "
-            "the steps since its last checkpoint. With data.workers=0 there is none."
         ) from error
 
 
