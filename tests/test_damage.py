@@ -5,8 +5,12 @@ from __future__ import annotations
 import copy
 import io
 import json
+import os
 import random
+import re
+import resource
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,14 +18,18 @@ from typing import Any
 import pytest
 import torch
 from markdown_it import MarkdownIt
+from PIL import Image
 from rich.console import Console
 
 from ffebm.experiment.errors import Remark, UserError
 from ffebm.experiment.evaluation import evaluate_run
 from ffebm.experiment.packing import packed, unpacked
+from ffebm.experiment.prediction import predict_images
 from ffebm.experiment.report import write_report
+from ffebm.experiment.report.document import Document, Section, Text
+from ffebm.experiment.report.markdown import markdown
 from ffebm.experiment.reproduction import EXPERIMENTS, Queue, Stage
-from ffebm.experiment.reproduction.static import read_analyses
+from ffebm.experiment.reproduction.static import analyse_run, read_analyses
 from ffebm.experiment.run import COLUMNS, Run, RunError, read_checkpoint
 from ffebm.experiment.sealed import SealError, seal, unseal
 from ffebm.experiment.settings import settings_from
@@ -103,11 +111,37 @@ class TestSealed:
         assert source == run.checkpoints()[0].name
         assert all(torch.equal(tensor, before[f"model.{name}"]) for name, tensor in model.state_dict().items())
 
+    @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float64, torch.bool, torch.complex64])
+    def test_weights_of_another_kind_are_refused(self, run: Run, dtype: torch.dtype) -> None:
+        tensors, _ = unseal(run.weights_file)
+        run.weights_file.write_bytes(seal({**tensors, "readout.1.bias": tensors["readout.1.bias"].to(dtype)}))
+        with pytest.raises(RunError, match=r"'readout\.1\.bias'"):
+            evaluate_run(run)
+
+    @pytest.mark.filterwarnings("ignore::ffebm.errors.UnsettledWarning")
+    @pytest.mark.parametrize("scale", [1e20, 3e37])
+    def test_weights_that_no_block_relaxes_with_are_refused(self, run: Run, scale: float, tmp_path: Path) -> None:
+        tensors, _ = unseal(run.weights_file)
+        floats = {name: tensor * scale for name, tensor in tensors.items() if tensor.is_floating_point()}
+        run.weights_file.write_bytes(seal({**tensors, **floats}))
+        Image.new("L", (8, 8), 100).save(tmp_path / "x.png")
+        for use in (evaluate_run, analyse_run, lambda run: predict_images(run, [tmp_path / "x.png"])):
+            with pytest.raises(RunError):
+                use(run)
+
+    def test_a_model_that_settings_announce_is_not_made_before_its_weights_fit(self, run: Run) -> None:
+        text = run.settings_file.read_text()
+        run.settings_file.write_text(re.sub(r"channels = \[[^]]*\]", "channels = [4, 20000, 20000]", text))
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        with pytest.raises(RunError, match="does not fit the model"):
+            load_trained(run)
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB; the model would take 14 GB
+
     def test_weights_that_are_not_finite_are_refused(self, run: Run) -> None:
         tensors, _ = unseal(run.weights_file)
         tensors["readout.1.bias"][3] = torch.nan
         run.weights_file.write_bytes(seal(tensors))
-        with pytest.raises(RunError, match=r"not finite, in 'readout\.1\.bias'"):
+        with pytest.raises(RunError, match=r"something else than finite numbers, in 'readout\.1\.bias'"):
             evaluate_run(run)
 
 
@@ -174,6 +208,10 @@ def test_a_damaged_log_hides_no_numbers_and_stops_no_run(run: Run) -> None:
     [
         {"shape": [1, 8]},
         {"shape": [1, 8, 10**6]},
+        {"shape": [2, 8, 8], "mean": [0.5, 0.5], "std": [0.5, 0.5]},
+        {"classes": ["same"] * 10},
+        {"classes": ["\x1b[31mred", *"123456789"]},
+        {"std": [1e-320], "mean": [1e300]},
         {"shape": "188"},
         {"classes": [1, 2]},
         {"classes": []},
@@ -268,7 +306,7 @@ class TestCheckpoints:
             (changed(("global_step",), 3), "contradict each other"),
             (changed(("epoch",), 0), "contradict each other"),
             (changed(("pytorch-lightning_version",)), "the whole does not hold what it should"),
-            (changed(("pytorch-lightning_version",), "new"), "not a version number"),
+            (changed(("pytorch-lightning_version",), "new"), "not one of 2"),
             (changed(("optimizer_states",), []), "optimizer_states is not a list of 1"),
             (changed(("optimizer_states", 0, "state", 0, "exp_avg"), torch.zeros(2)), "is not a tensor of torch.float32"),
             (changed(("optimizer_states", 0, "state", 0, "exp_avg"), torch.full((4, 1, 3, 3), torch.nan)), "not finite"),
@@ -283,6 +321,14 @@ class TestCheckpoints:
             (changed(("optimizer_states", 0, "state", 0, "step"), torch.tensor(1e9)), "another number of steps"),
             (changed(("ffebm", "history", 0, "test_accuracy"), 7e9), "accuracies, steps or times that cannot be"),
             (changed(("callbacks", "Calibrating", "tunings", 0, "free"), 10**9), "impossible sweeps"),
+            (changed(("callbacks", "Calibrating", "due"), 10**300), "incomplete"),
+            (changed(("pytorch-lightning_version",), "1.0.0"), "not one of 2"),
+            (changed(("ffebm", "history", 0, "step"), 10**400), "cannot be"),
+            (changed(("ffebm", "history", 0, "more"), 1), "different columns"),
+            (changed(("ffebm", "training_sums"), [1.0, 2.0, 1e14, 0.0]), "sums over an epoch"),
+            (changed(("ffebm", "seconds"), -1e17), "sums over an epoch"),
+            (changed(("optimizer_states", 0, "param_groups", 0, "params"), [0] * 12), "optimi"),
+            (changed(("state_dict", "model.stages.0.norm.running_var"), torch.full((4,), -1.0)), "negative"),
             (changed(("callbacks", "Calibrating", "tunings"), []), "calibration is incomplete"),
             (changed(("callbacks", "Calibrating", "tunings", 0, "omega"), 7.0), "impossible sweeps"),
             (changed(("callbacks",), {}), "what its callbacks remember"),
@@ -331,6 +377,17 @@ class TestCheckpoints:
         with pytest.raises(RunError, match=r"no run can go on from what it holds \(KeyError.*Move it away to go on"):
             resume(run, quiet())
 
+    def test_damaged_ones_of_later_steps_do_not_push_sound_ones_out(self, run: Run) -> None:
+        """They are the newest by name, and once took the places of all that a run could go on from."""
+        for path in run.checkpoints()[:-1]:
+            path.unlink()  # so that it has some steps to go
+        garbage = [run.checkpoint_file(90_000_000 + i) for i in range(3)]
+        for path in garbage:
+            path.write_bytes(b"nothing")
+        resume(run, quiet())
+        assert len([path for path in run.checkpoints() if path not in garbage]) == 3
+        resume(run, quiet())  # goes on from there
+
     def test_those_of_an_earlier_version_are_not_taken_for_none(self, run: Run) -> None:
         for path in run.checkpoints():
             path.rename(path.with_suffix(".ckpt"))
@@ -345,6 +402,28 @@ def test_names_that_others_would_read_as_code_are_only_shown(sound: Path, tmp_pa
     write_report(tmp_path, sound.name, runs=[Run(sound)])
     _, title, *_ = MarkdownIt("commonmark", {"html": True}).parse((tmp_path / "report.md").read_text())
     assert "".join(piece.content for piece in title.children or []) == sound.name
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_a_lock_leads_nowhere_else_and_keeps_nobody_waiting(run: Run, tmp_path: Path, kind: str) -> None:
+    run.lock_file.unlink()
+    if kind == "pipe":
+        os.mkfifo(run.lock_file)
+    else:
+        run.lock_file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match=r"not a file|symbolic links"):
+        resume(run, quiet())
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("text", ["x" + "_" * 60_000 + "x", "`" + "x" * 60_000, "` " * 30_000, "<" * 60_000])
+def test_long_names_are_escaped_in_no_time(text: str) -> None:
+    """A pattern that is tried from every letter once took hours for what settings may hold."""
+    signal.alarm(5)
+    try:
+        assert markdown(Document(text, [Section(text, [Text(text)])], {}))
+    finally:
+        signal.alarm(0)
 
 
 def test_a_folder_that_cannot_be_a_run_is_told(tmp_path: Path) -> None:

@@ -170,6 +170,16 @@ def test_refuses_noise(tmp_path: Path) -> None:
             load("cifar10", tmp_path)
 
 
+def test_a_folder_or_a_pipe_in_place_of_a_batch_is_refused(tmp_path: Path) -> None:
+    folder = write_cifar10(tmp_path)
+    for make in (Path.mkdir, os.mkfifo):
+        path = folder / "data_batch_4"
+        path.unlink() if path.is_file() else path.rmdir()
+        make(path)
+        with pytest.raises(DataError, match="data_batch_4 is not a readable data file"):
+            load("cifar10", tmp_path)
+
+
 def test_refuses_an_empty_or_absent_folder(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"holds no cifar-10-batches-py\. `ffebm data fetch cifar10 --data"):
         load("cifar10", tmp_path)
@@ -185,6 +195,7 @@ def test_refuses_an_empty_or_absent_folder(tmp_path: Path) -> None:
         (lambda b: b"\1" + b[1:], "does not start like an idx file"),
         (lambda b: b[:6], "ends within its header"),
         (lambda _: b"", "does not start like an idx file"),
+        (lambda _: b"\0\0\x08\x03" + b"\0\0\0\0" + b"\xff" * 8, "no data set has that"),
     ],
 )
 def test_refuses_damaged_idx_files(damage: Callable[[bytes], bytes], message: str, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import tarfile
 import threading
 import zipfile
@@ -112,6 +113,23 @@ def test_a_part_that_is_whole_already_is_used(cifar: Source, tmp_path: Path) -> 
     (folder / "cifar-10-python.tar.gz.part").write_bytes(Handler.files["/cifar-10-python.tar.gz"])
     fetch("cifar10", tmp_path / "data", source=cifar)
     assert len(load("cifar10", tmp_path / "data").test) == 20
+
+
+@pytest.mark.parametrize("kind", ["other", "pipe", "link"])
+def test_what_somebody_else_put_into_the_download_folder_is_not_trusted(cifar: Source, tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "data" / ".cifar-10-batches-py.download"
+    folder.mkdir(parents=True)
+    planted, precious = folder / "cifar-10-python.tar.gz", tmp_path / "precious"
+    precious.write_bytes(b"mine")
+    if kind == "other":
+        planted.write_bytes(tar_of(write_imagenet32(tmp_path / "forged") or tmp_path / "forged"))
+    elif kind == "pipe":
+        os.mkfifo(planted)
+    else:
+        planted.with_name(planted.name + ".part").symlink_to(precious)
+    fetch("cifar10", tmp_path / "data", source=cifar)
+    assert len(load("cifar10", tmp_path / "data").train) == 100
+    assert precious.read_bytes() == b"mine"
 
 
 def test_a_wrong_checksum_puts_nothing_in_place(server: str, tmp_path: Path) -> None:

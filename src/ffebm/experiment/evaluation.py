@@ -14,8 +14,8 @@ from torch import Tensor
 from ffebm.experiment.data import Batches, Dataset, load
 from ffebm.experiment.figures import save_confusion
 from ffebm.experiment.files import write_atomically
-from ffebm.experiment.run import Run, RunError
-from ffebm.experiment.trained import load_trained
+from ffebm.experiment.run import Run
+from ffebm.experiment.trained import finite, load_trained, usable
 from ffebm.model import FFEBM
 
 
@@ -38,7 +38,8 @@ def evaluate_run(run: Run, root: Path | None = None, console: Console | None = N
     settings = run.settings()
     dataset = load(settings.data.name, root or settings.data.root)
     model, source = load_trained(run, dataset.description)
-    evaluation = evaluate(model, dataset, settings.trainer.test_batch, run.folder.name, source, console)
+    with usable(run):
+        evaluation = evaluate(model, dataset, settings.trainer.test_batch, run.folder.name, source, console)
     write_atomically(run.folder / "evaluation.json", json.dumps(asdict(evaluation), indent=1).encode())
     title = f"{run.folder.name}: {100 * evaluation.top1:.2f} % of {evaluation.images:,} test images"
     save_confusion(torch.tensor(evaluation.confusion).numpy(), dataset.classes, run.folder / "confusion.png", title)
@@ -53,7 +54,7 @@ def evaluate(
     batches = Batches(dataset, dataset.test, batch)
     losses, ranks, guesses = [], [], []
     for x, y, _ in track(batches, "Testing", total=len(batches), console=console, transient=True, disable=console is None):
-        logits = model(x.to(memory_format=torch.channels_last)).logits
+        logits = finite(model(x.to(memory_format=torch.channels_last)).logits)
         losses.append(torch.nn.functional.cross_entropy(logits, y, reduction="none"))
         # How many classes look likelier than the right one.
         ranks.append((logits > logits.gather(1, y.unsqueeze(1))).sum(1))
@@ -62,9 +63,7 @@ def evaluate(
     confusion = _confusion(y, guess, len(dataset.classes))
     of_class = confusion.sum(1).clamp(min=1)
     accuracies = (confusion.diagonal() / of_class).tolist()
-    loss = torch.cat(losses).mean().item()
-    if not torch.tensor(loss).isfinite():
-        raise RunError(f"The test loss of {name} is not finite: its weights are of no use.")
+    loss = finite(torch.cat(losses).mean()).item()
     return Evaluation(
         name=name,
         weights=source,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -54,6 +55,16 @@ def read_regular(path: Path, limit: int) -> bytes:
     if len(content) > limit:
         raise ValueError(f"this file is larger than {limit:,} bytes, the most that is read of it")
     return content
+
+
+def open_to_append(path: Path) -> IO[bytes]:
+    """A file, made if need be; neither a pipe can keep the writer waiting, nor a link lead it elsewhere."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
+    file = os.fdopen(os.open(path, flags | getattr(os, "O_BINARY", 0), 0o666), "ab")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "this is a pipe, a device or a socket, not a file", str(path))
+    return file
 
 
 def write_json(path: Path, value: Any) -> None:

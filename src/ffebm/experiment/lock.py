@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from ffebm.experiment.files import open_to_append
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -24,7 +26,7 @@ def held(path: Path, patience: float = 0.0) -> Iterator[bool]:
     deadline = time.monotonic() + patience
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as file:
+        with open_to_append(path) as file:
             got = _got(file)
             if (got and _is(file, path)) or (not got and time.monotonic() > deadline):
                 yield got

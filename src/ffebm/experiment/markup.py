@@ -11,7 +11,7 @@ from ffebm.checks import one_line
 _MARKUP = re.compile(
     r"""
     [\\`*\[$~]                      # other escapes, code, emphasis, links and images, formulas, strikethrough
-    | (?<!\w)_+ | _+(?!\w)          # emphasis
+    | (?<!\w)_++ | (?<!_)_++(?!\w)  # emphasis
     | \A>                           # at the start of a line: quotations,
     | \A[-+](?=\s|\Z)               # lists,
     | \A-(?=[-\s]*\Z)               # rules,
@@ -21,7 +21,7 @@ _MARKUP = re.compile(
     re.VERBOSE,
 )
 _NUMBERED = re.compile(r"\A(\d{1,9})(?=[.)](?:\s|\Z))")
-_TAG = re.compile(r"<(?=[A-Za-z/!?])")
+_TAG = re.compile(r"<(?=\S)")
 _ENTITY = re.compile(r"&(?=#?\w+;)")
 
 

@@ -17,10 +17,10 @@ from ffebm.checks import brief_name
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.files import read_regular
 from ffebm.experiment.run import Run
-from ffebm.experiment.trained import load_trained
+from ffebm.experiment.trained import finite, load_trained, usable
 
 PIXELS = 40_000_000  # of a picture; a scanned page has 35 million
-LARGEST = 1 << 28  # bytes of its file
+LARGEST, SCANS = 1 << 26, 1000  # bytes of its file, and what look like scans of a JPEG: a progressive one has ten
 Guesses = list[tuple[str, float]]  # class and probability, the likeliest first
 
 
@@ -29,7 +29,8 @@ def predict_images(run: Run, paths: Sequence[Path], top: int = 3) -> list[tuple[
     known = run.description()
     model, _ = load_trained(run)
     images = torch.stack([read_image(path, known.shape) for path in paths])
-    probabilities = model(known.normalise(images)).logits.softmax(1)
+    with usable(run):
+        probabilities = finite(model(known.normalise(images)).logits).softmax(1)
     best = probabilities.topk(min(top, len(known.classes)))
     return [
         (path, [(known.classes[i], p) for i, p in zip(indices.tolist(), values.tolist(), strict=True)])
@@ -44,11 +45,15 @@ def read_image(path: Path, shape: Sequence[int]) -> Tensor:
         raise UserError(f"There is no file {brief_name(str(path), 200)}.")
     try:
         content = io.BytesIO(read_regular(path, LARGEST))  # a length in the file makes no room for more than there is
+        if content.getvalue().count(b"\xff\xda") > SCANS:  # each of which a decoder goes through all pixels for
+            raise ValueError(f"it has more than {SCANS} scans")
         with _unremarked(), Image.open(content, formats=("PNG", "JPEG")) as image:
             if image.width * image.height > PIXELS:  # known before any of them is decoded
                 raise ValueError(f"{image.width:,} × {image.height:,} pixels are more than {PIXELS:,}; scale it down")
             square = _opaque(_middle(image)).convert("L" if channels == 1 else "RGB")
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # what Pillow raises on damaged chunks has no common type
         reason = "this is neither" if isinstance(error, UnidentifiedImageError) else str(error)
         raise UserError(f"{brief_name(str(path), 200)} is not a readable PNG or JPEG picture: {reason}.") from None
     scaled = square.resize((width, height), Image.Resampling.BOX)

@@ -16,9 +16,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from ffebm.checks import brief
+from ffebm.checks import brief, brief_name
 from ffebm.experiment.data import Description
 from ffebm.experiment.errors import Remark, UserError
 from ffebm.experiment.files import read_regular, write_atomically
@@ -31,6 +32,7 @@ Row = Mapping[str, float]
 PATIENCE = 8.0  # seconds that a lock is waited for: helpers of a killed process hold it a little longer
 LARGEST = 1 << 22  # bytes of a file of texts in a run folder: twenty thousand epochs are less
 COLUMNS = ("epoch", "step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "test_top5", "residual", "seconds")
+KINDS = (torch.float32, torch.float64, torch.int64)  # of weights, and of what batch-norms count
 SHARES = ("train_accuracy", "test_accuracy", "test_top5")
 
 
@@ -70,7 +72,7 @@ class Run:
         run = cls(folder)
         if not run.settings_file.is_file():
             raise RunError(
-                f"{folder} is no run folder: it has no {run.settings_file.name}. "
+                f"{brief_name(str(folder), 200)} is no run folder: it has no {run.settings_file.name}. "
                 "Name a folder that `ffebm train` has made, for example one below runs/."
             )
         return run
@@ -228,6 +230,25 @@ class Run:
 
     def load_weights(self, model: nn.Module) -> str:
         """Give the model the weights of the last finished epoch, or of the newest sound checkpoint; says which."""
+        weights, source = self.weights()
+        self.check_fit(weights, source, model)
+        model.load_state_dict(weights)
+        return source.name
+
+    def check_fit(self, weights: Mapping[str, Tensor], source: Path, model: nn.Module) -> None:
+        """Refuse weights that are not those of a model like this one; it may be on the meta device."""
+        kinds = [
+            {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
+            for tensors in (weights, model.state_dict())
+        ]
+        for name in sorted(kinds[0].keys() | kinds[1].keys()):
+            found, wanted = (kind.get(name, "missing") for kind in kinds)
+            if found != wanted:
+                reason = f"{brief(name)} is {found}, and should be {wanted}"
+                raise RunError(f"{source} does not fit the model in {self.settings_file}: {reason}.")
+
+    def weights(self) -> tuple[dict[str, Tensor], Path]:
+        """What `load_weights` loads: finite numbers, and the file that they are from."""
         if self.weights_file.is_file():
             source = self.weights_file
             try:
@@ -244,16 +265,15 @@ class Run:
             if source is None:
                 why = reports[0] if reports else f"{self.folder} holds no weights yet:"
                 raise RunError(f"{why} Go on with it by `{resume_command(self)}`.")
-            weights = {name.removeprefix("model."): tensor for name, tensor in checkpoint["state_dict"].items()}
+            weights = {
+                name.removeprefix("model."): tensor
+                for name, tensor in checkpoint["state_dict"].items()
+                if name.startswith("model.")
+            }
         for name, tensor in weights.items():
-            if not bool(tensor.isfinite().all()):
-                raise RunError(f"{source} holds numbers that are not finite, in {brief(name)}: these weights are of no use.")
-        try:
-            model.load_state_dict(weights)
-        except RuntimeError as error:
-            first = "; ".join(line.strip() for line in str(error).splitlines()[1:3])
-            raise RunError(f"{source} does not fit the model in {self.settings_file}: {first[:300]}") from None
-        return source.name
+            if tensor.dtype not in KINDS or (tensor.is_floating_point() and not bool(tensor.isfinite().all())):
+                raise RunError(f"{source} holds something else than finite numbers, in {brief(name)}: it is of no use.")
+        return weights, source
 
     def newest_checkpoint(
         self, check: Callable[[dict[str, Any]], None] = lambda _: None
@@ -296,7 +316,7 @@ def check_row(row: Mapping[str, float], epoch: int) -> None:
     if row.get("epoch") != epoch or not all(column in row for column in COLUMNS):
         raise ValueError(f"row {epoch} is not that of epoch {epoch}, or lacks a column")
     shares, amounts = ([row[column] for column in columns] for columns in (SHARES, ("step", "seconds")))
-    if not all(0 <= share <= 1 for share in shares) or not all(0 <= amount < math.inf for amount in amounts):
+    if not all(0 <= share <= 1 for share in shares) or not all(0 <= amount < 1e18 for amount in amounts):
         raise ValueError(f"row {epoch} has accuracies, steps or times that cannot be")
 
 
@@ -308,14 +328,15 @@ def step_of(checkpoint: Path) -> int:
 def _check_description(found: Description) -> None:
     """Refuse what no data set is: files are edited, and bits flip."""
     channels = found.shape[0] if found.shape else 0
-    sized = len(found.shape) == 3 and all(type(size) is int and 0 < size <= 4096 for size in found.shape)
-    if not sized or not found.classes or not all(isinstance(name, str) for name in found.classes):
+    sized = len(found.shape) == 3 and channels in (1, 3) and all(type(size) is int and 0 < size <= 1024 for size in found.shape)
+    names = all(isinstance(name, str) and 0 < len(name) <= 100 and name.isprintable() for name in found.classes)
+    if not sized or not names or len(set(found.classes)) != len(found.classes) or not 0 < len(found.classes) <= 100_000:
         raise ValueError("the shape of images or the names of classes are wrong")
     statistics = (found.mean, found.std)
     if not all(len(each) == channels and all(type(n) is float and math.isfinite(n) for n in each) for each in statistics):
         raise ValueError("mean and deviation must be a number for each channel")
-    if min(found.std) <= 0:
-        raise ValueError("deviations must be positive")
+    if min(found.std) < 1e-6 or max(map(abs, (*found.mean, *found.std))) > 1e6:
+        raise ValueError("mean and deviation are of bytes over 255")
 
 
 def remake_command(run: Run) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import torch
+from torch import Tensor
+
+from ffebm.errors import DivergenceError
 from ffebm.experiment.architectures import build_model
 from ffebm.experiment.data import Description
 from ffebm.experiment.forecast import survey
-from ffebm.experiment.run import Run
+from ffebm.experiment.run import Run, RunError
 from ffebm.model import FFEBM
 
 
@@ -21,6 +26,24 @@ def load_trained(run: Run, data: Description | None = None) -> tuple[FFEBM, str]
     """
     settings, data = run.settings(), data or run.description()
     survey(settings, data.shape, len(data.classes), training=False)
+    weights, source = run.weights()
+    with torch.device("meta"):  # before room is made for a model that a few bytes of settings announce
+        run.check_fit(weights, source, build_model(settings, data.shape, len(data.classes)))
     model = build_model(settings, data.shape, len(data.classes))
-    source = run.load_weights(model)
-    return model.eval().to(memory_format=torch.channels_last), source  # pyright: ignore[reportCallIssue]
+    model.load_state_dict(weights)
+    return model.eval().to(memory_format=torch.channels_last), source.name  # pyright: ignore[reportCallIssue]
+
+
+@contextmanager
+def usable(run: Run) -> Iterator[None]:
+    """Weights may be finite, and yet no block relaxes with them, or no number holds what comes out."""
+    try:
+        yield
+    except (DivergenceError, ValueError, ArithmeticError) as error:
+        raise RunError(f"The weights of {run.folder} are of no use: {error}") from None
+
+
+def finite(logits: Tensor) -> Tensor:
+    if not bool(logits.isfinite().all()):
+        raise ArithmeticError("what the model says is not finite.")
+    return logits

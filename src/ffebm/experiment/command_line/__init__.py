@@ -10,7 +10,7 @@ from typing import TextIO
 import typer
 from rich.markup import escape
 
-from ffebm.checks import brief_name
+from ffebm.checks import brief_name, one_line
 from ffebm.errors import UnsettledWarning
 from ffebm.experiment.command_line import data, reproduction
 from ffebm.experiment.command_line.console import EPILOGS, notes
@@ -73,6 +73,7 @@ def main() -> None:
 
 def _fail(message: str) -> None:
     where = f" in process {process_rank()}" if process_rank() else ""
+    message = "\n".join(one_line(line) for line in message.splitlines())  # names may hold what a terminal obeys
     notes.print(f"[bold red]Error{where}:[/] {escape(message)}", highlight=False, soft_wrap=True)
     sys.exit(1)
 

@@ -72,7 +72,7 @@ def static(
     save_static(found, folder)
     write_report(folder, f"Static analysis: {found.title}", static=[found])
     out.print(
-        f"{found.title}; {found.samples}\n"
+        f"{escape(found.title)}; {escape(found.samples)}\n"
         f"smallest cosine:             [bold]{found.worst.cosine:.5f}[/] ({found.worst.name})\n"
         f"largest relative deviation:  [bold]{found.deviation:.2e}[/] at any step of any layer\n"
         f"figures, numbers, report:    {escape(str(folder))}",

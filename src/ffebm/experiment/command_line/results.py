@@ -21,7 +21,7 @@ def evaluate(run: RunArgument, data: DataOption = None) -> None:
         from ffebm.experiment.run import Run
 
     found = evaluate_run(Run.open(run), data, notes)
-    table = Table(title=f"{found.name}: {found.images:,} test images", title_justify="left")
+    table = Table(title=escape(f"{found.name}: {found.images:,} test images"), title_justify="left")
     table.add_column("")
     table.add_column("accuracy", justify="right")
     table.add_row("top-1", f"[bold]{percent(found.top1)}[/]")

@@ -114,7 +114,7 @@ def _follow(run: Run, first: bool, training: Callable[[], Learner]) -> None:
         if first:
             notes.print(f"{stop} Go on with: [bold]{escape(resume_command(run))}[/]", highlight=False)
         raise typer.Exit(stop.exit_code if first else 0) from None
-    except UserError:
+    except (UserError, OSError):
         if first:
             run.discard_if_empty()
         raise

@@ -41,7 +41,8 @@ def _read(path: Path, labels: str, classes: int) -> Samples:
 def _names(path: Path, key: str, classes: int) -> tuple[str, ...]:
     found = read_pickle(path).get(key)
     names = [_decoded(name) for name in found] if isinstance(found, list) else []
-    if len(names) != classes or not all(0 < len(name) <= LONGEST for name in names):
+    shown = all(0 < len(name) <= LONGEST and name.isprintable() for name in names)
+    if not shown or len(set(names)) != classes or len(names) != classes:
         raise DataError(f"{path} should name {classes} classes, in up to {LONGEST} letters each, under {key}. Fetch it again.")
     return tuple(names)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from ffebm.checks import brief_name
 from ffebm.experiment.data.archives import ArchiveError, unpack
 from ffebm.experiment.data.catalogue import ENTRIES
 from ffebm.experiment.data.dataset import DataError
@@ -112,7 +113,9 @@ def fetch(name: str, root: Path, console: Console | None = None, source: Source 
     console = console or Console(stderr=True, quiet=True)
     if source is None:
         if name not in SOURCES:
-            raise DataError(f"Unknown data set `{name}`; there are {', '.join(SOURCES)}. The digits come with the package.")
+            raise DataError(
+                f"Unknown data set `{brief_name(name)}`; there are {', '.join(SOURCES)}. The digits come with the package."
+            )
         source = SOURCES[name]
     read = ENTRIES[name].read
     target = root / source.folder
@@ -154,9 +157,12 @@ def fetch(name: str, root: Path, console: Console | None = None, source: Source 
 
 def _download(file: File, path: Path, console: Console, limit: int) -> None:
     """Into `path`.part, going on from what is there; renamed when the checksum is right."""
-    if path.exists():
+    if path.is_file() and file.md5 in (None, _md5(path)):  # else somebody has changed it since
         return
     part = path.with_name(path.name + ".part")
+    for place in (path, part):
+        if os.path.lexists(place) and (place == path or not place.is_file() or place.is_symlink()):
+            place.unlink()
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         _stream(file, part, progress, limit)

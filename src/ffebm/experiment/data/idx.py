@@ -16,7 +16,8 @@ from ffebm.experiment.data.dataset import DataError, Dataset, checked_samples
 from ffebm.experiment.files import read_regular
 
 SHAPE = (1, 28, 28)
-LARGEST = 1 << 28  # bytes of a file, packed or not; the largest official one has 47 million
+LARGEST = 1 << 28  # bytes of a file, unpacked; the largest official one has 47 million
+PACKED = 1 << 26  # bytes of one that is gzipped; the largest official one has 26 million
 DIMENSIONS = 4
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 FASHION = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
@@ -52,7 +53,7 @@ def read_idx(path: Path) -> np.ndarray:
     No more is unpacked than the header announces, and it may announce no more than `LARGEST`.
     """
     try:
-        packed = read_regular(path, LARGEST)
+        packed = read_regular(path, PACKED if path.suffix == ".gz" else LARGEST)
         with gzip.open(io.BytesIO(packed)) if path.suffix == ".gz" else io.BytesIO(packed) as file:
             header = file.read(4)
             if len(header) < 4 or header[:3] != b"\0\0\x08":
@@ -62,8 +63,8 @@ def read_idx(path: Path) -> np.ndarray:
                 raise DataError(f"{path} ends within its header. Remove it and fetch it again.")
             sizes = struct.unpack(f">{header[3]}I", sizes_at)
             announced = math.prod(sizes[:DIMENSIONS])
-            if header[3] > DIMENSIONS or announced > LARGEST:
-                raise DataError(f"{path} announces an array of {header[3]} dimensions, {brief(sizes)}: far too much.")
+            if header[3] > DIMENSIONS or not 0 < announced <= LARGEST:
+                raise DataError(f"{path} announces an array of {header[3]} dimensions, {brief(sizes)}: no data set has that.")
             content = file.read(announced + 1)
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(f"{path} cannot be unpacked: {error}. Remove it and fetch it again.") from None

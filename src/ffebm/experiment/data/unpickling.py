@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ffebm.checks import brief_name
 from ffebm.experiment.data.dataset import DataError
 from ffebm.experiment.files import read_regular
 
@@ -173,7 +174,7 @@ class Interpreter:
         try:
             self.push(Sign((module, name)))
         except ValueError:
-            raise MalformedError(f"it refers to {f'{module}.{name}'[:NAME]}, which no data file needs") from None
+            raise MalformedError(f"it refers to {brief_name(f'{module}.{name}')}, which no data file needs") from None
 
     def reduce(self) -> None:
         arguments, sign = self.pop(), self.pop()
@@ -317,7 +318,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
         return Interpreter(read_regular(path, LARGEST)).run()
     except FileNotFoundError:
         raise DataError(f"{path} is missing. `ffebm data fetch` brings the official files.") from None
-    except ValueError as error:  # MalformedError, or too large
+    except (ValueError, OSError) as error:  # malformed, too large, or no file
         raise DataError(
             f"{path} is not a readable data file ({str(error).rstrip('.')}) and was not executed. Remove it, fetch it again."
         ) from None

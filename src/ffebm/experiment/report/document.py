@@ -16,7 +16,7 @@ class Text:
 
     def pieces(self) -> list[str]:
         """Prose and commands in turn; the first piece is prose, be it empty."""
-        return re.split(r"(?<!`)`([^`]*[^`\s][^`]*)`(?!`)", self.words)
+        return re.split(r"(?<!`)`(?=\s*+[^`\s])([^`]++)`(?!`)", self.words)
 
 
 @dataclass(frozen=True)

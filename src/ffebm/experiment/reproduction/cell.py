@@ -113,6 +113,6 @@ def _share(run: Run) -> float:
     checkpoints = run.checkpoints()
     try:
         steps = int(run.environments()[0]["steps"])
-    except (RunError, LookupError, TypeError, ValueError):  # how far it has come is only shown
+    except (RunError, LookupError, TypeError, ValueError, OverflowError):  # how far it has come is only shown
         return 0.0
     return min(step_of(checkpoints[0]) / steps, 1.0) if checkpoints and steps > 0 else 0.0

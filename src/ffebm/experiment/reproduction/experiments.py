@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,7 @@ class Experiment:
     def present(self, scale: str, folder: Path, overrides: Sequence[str] = ()) -> list[Cell]:
         """All runs of this table and scale that lie in a folder, row by row, whoever put them there."""
         seeds = {path.name.rpartition("-seed")[2] for path in folder.glob("*-seed*/")}
-        numbers = sorted(int(seed) for seed in seeds if seed.isdecimal())
+        numbers = sorted(int(seed) for seed in seeds if re.fullmatch(r"\d{1,9}", seed))
         cells = [self._cell(scale, row, kind, seed, overrides) for row in self.rows for seed in numbers for kind in KINDS]
         return [cell for cell in cells if cell.was_begun(folder)]
 

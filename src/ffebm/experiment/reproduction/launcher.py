@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ffebm.experiment.errors import UserError
+from ffebm.experiment.files import open_to_append
 from ffebm.experiment.processes import LEASH
 
 LOOK = 0.5  # seconds between looks at what runs
@@ -115,7 +116,7 @@ def _run(arguments: Sequence[str], log: Path, environment: dict[str, str], stopp
     command = [sys.executable, "-m", "ffebm", *arguments]
     asked = False
     with (
-        log.open("ab") as file,
+        open_to_append(log) as file,
         subprocess.Popen(
             command,
             stdin=subprocess.PIPE,  # which ends with us, however we end: see `follow_leash`

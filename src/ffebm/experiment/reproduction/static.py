@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
@@ -15,7 +16,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from ffebm.checks import brief_name
+from ffebm.checks import brief, brief_name
 from ffebm.diagnostics import Transient, converged_gradients, cosines, gradients, transients
 from ffebm.errors import DivergenceError, UnsettledError
 from ffebm.experiment.architectures import static_analysis
@@ -27,14 +28,15 @@ from ffebm.experiment.files import read_regular, write_atomically, write_json
 from ffebm.experiment.markup import code, table, text
 from ffebm.experiment.reproduction.static_figures import bars_figure, transients_figure
 from ffebm.experiment.run import Run
-from ffebm.experiment.trained import load_trained
+from ffebm.experiment.trained import load_trained, usable
 from ffebm.gradient import EquilibriumPropagation, Unrolled
 from ffebm.model import FFEBM
 from ffebm.relaxation import FixedPoint
 
 SAMPLES, SWEEPS, FREE, BETA, VARIANCE = 2, 20, 15, 0.02, 5.9e-5
 WIDTHS = {"paper": 1.0, "small": 0.125, "tiny": 1 / 32}
-LARGEST = 1 << 24  # bytes of an analysis; the paper's net has 200,000
+LARGEST = 1 << 24  # bytes of an analysis; the paper's net has 100,000
+LAYERS, STEPS, SHOWN = 60, 1000, 100  # of an analysis that figures can show
 TRUSTED = 0.999  # the cosine between EP and ID below which a layer needs an explanation
 SETTLED = FixedPoint(500, tolerance=1e-6)  # the free phase of trained nets, which fifteen sweeps may leave short of equilibrium
 
@@ -125,7 +127,8 @@ def analyse_run(run: Run, data: Path | None = None, seed: int = 0, shown: int = 
     x, y, words = _samples(dataset, seed)
     title = f"{run.folder.name}, {settings.model.layers} layers in {settings.model.blocks} blocks"
     free = f"until no unit moves by {SETTLED.tolerance}, {SETTLED.steps} sweeps at most"
-    return analyse(model, x, y, title=title, samples=words, free=free, seed=seed, shown=shown)
+    with usable(run):
+        return analyse(model, x, y, title=title, samples=words, free=free, seed=seed, shown=shown)
 
 
 def analyse(model: FFEBM, x: Tensor, y: Tensor, *, title: str, samples: str, free: str, seed: int, shown: int) -> Static:
@@ -182,14 +185,26 @@ def read_static(path: Path) -> Static:
         layers = [{**layer, **{key: _number(layer[key]) for key in ("cosine", "deviation")}} for layer in content["layers"]]
         found = Static(**{**content, "layers": [Layer(**layer) for layer in layers]})
         TypeAdapter(Static).validate_python(asdict(found))  # the types that the class says
-        if not found.layers:
-            raise ValueError("it has no layers")
+        _check_layers(found.layers)
         return found
     except ValidationError as error:
         reason = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:3])
     except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
         reason = str(error)
     raise UserError(f"{path} is no static analysis that can be read: {brief_name(reason, 200)}. Make it again, or remove it.")
+
+
+def _check_layers(layers: Sequence[Layer]) -> None:
+    """Refuse what the figures cannot draw: names of no layer, gradients of different lengths, or far too many of them."""
+    if not 0 < len(layers) <= LAYERS:
+        raise ValueError(f"it has {len(layers):,} layers; figures show 1 to {LAYERS}")
+    for layer in layers:
+        sizes = {len(step) for step in (*layer.ep, *layer.id)}
+        if len(layer.ep) != len(layer.id) or not 0 < len(layer.ep) <= STEPS or len(sizes) != 1 or not 0 < max(sizes) <= SHOWN:
+            raise ValueError(f"the gradients of {brief(layer.name)} by EP and by ID are not of one shape")
+        if not re.fullmatch(r"(stages|blocks)\.\d{1,4}\.[\w.]{1,200}", layer.name) or not 0 < layer.block <= LAYERS:
+            raise ValueError(f"{brief(layer.name)} is the name of no layer")
+        layer.label  # noqa: B018 - which finds the number of an edge in the name
 
 
 def read_analyses(paths: Iterable[Path]) -> tuple[list[Static], list[str]]:

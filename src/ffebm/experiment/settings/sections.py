@@ -283,7 +283,7 @@ class Paper(Section):
 class Settings(Section):
     """Everything that a run depends on."""
 
-    description: str = ""
+    description: str = Field(default="", max_length=1000)
     seed: int = Field(default=0, ge=0, lt=2**31, description="of weights, order, crops and flips")
     sweeps: Literal["calibrated", "settle", "plain"] = Field(
         default="calibrated",

@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.files import write_atomically
 from ffebm.experiment.packing import packed
-from ffebm.experiment.run import Run, RunError, read_checkpoint
+from ffebm.experiment.run import Run, RunError, read_checkpoint, step_of
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 TOGETHER = 1.0  # seconds within which two signals are one: `timeout` sends it to the process and to its group
@@ -106,7 +106,9 @@ class Checkpoints(Checkpoint):
             self.run.check_there()
         trainer.save_checkpoint(self.run.checkpoint_file(trainer.global_step))
         if trainer.is_global_zero:
-            for path in self.run.checkpoints()[self.keep :]:
+            # Those of later steps are not of this run: were they counted, its own would be thrown away for them.
+            own = [path for path in self.run.checkpoints() if step_of(path) <= trainer.global_step]
+            for path in own[self.keep :]:
                 path.unlink(missing_ok=True)
 
     def _note(self, number: int, frame: FrameType | None) -> None:

@@ -95,11 +95,11 @@ def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None) 
     ]
     step = None if checkpoint is None else step_of(checkpoint)
     plugins: list[Any] = [AtomicCheckpointIO()]
-    if SLURMEnvironment.detect() and not TorchElasticEnvironment.detect():
-        plugins.append(SLURMEnvironment(auto_requeue=False))  # its checkpoints would be taken in the middle of a step
     on_gpu = settings.accelerator in ("auto", "gpu") and torch.cuda.is_available()
     with calm():
         try:
+            if SLURMEnvironment.detect() and not TorchElasticEnvironment.detect():
+                plugins.append(SLURMEnvironment(auto_requeue=False))  # its checkpoints would be taken in the middle of a step
             trainer = Trainer(
                 accelerator=settings.accelerator,
                 devices=settings.devices,

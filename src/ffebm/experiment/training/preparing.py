@@ -9,6 +9,7 @@ from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvir
 from lightning.pytorch import seed_everything
 from rich.console import Console
 
+from ffebm.checks import brief_name
 from ffebm.experiment.architectures import build_model
 from ffebm.experiment.data import Dataset, load
 from ffebm.experiment.forecast import survey, warning_of_slow_steps
@@ -36,7 +37,7 @@ def prepare(settings: Settings, console: Console | None = None) -> Learner:
     return Learner(build_model(settings, dataset.shape, len(dataset.classes)), settings, dataset)
 
 
-def wrongly_started(processes: int, trainer: TrainerSettings) -> SettingsError:
+def wrongly_started(processes: int | str, trainer: TrainerSettings) -> SettingsError:
     return SettingsError(
         f"{processes} processes were started, but the settings are for {trainer.devices} devices on {trainer.nodes} nodes. "
         "Make trainer.devices and trainer.nodes agree with torchrun's --nproc-per-node and --nnodes, or with SLURM's "
@@ -47,8 +48,8 @@ def wrongly_started(processes: int, trainer: TrainerSettings) -> SettingsError:
 def _check_processes(trainer: TrainerSettings) -> None:
     """Refuse to be one of several processes that do not know of each other."""
     started = os.environ.get("WORLD_SIZE", "1")
-    if TorchElasticEnvironment.detect() and int(started) != trainer.processes:
-        raise wrongly_started(int(started), trainer)
+    if TorchElasticEnvironment.detect() and started != str(trainer.processes):
+        raise wrongly_started(brief_name(started), trainer)
 
 
 def _check_batches(settings: Settings, dataset: Dataset) -> None:

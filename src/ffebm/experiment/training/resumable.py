@@ -13,6 +13,7 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 
 from ffebm.experiment.run import RunError, check_row
+from ffebm.experiment.training.calibrating import LATEST
 from ffebm.experiment.training.calm import calm
 from ffebm.experiment.training.learner import Learner
 
@@ -24,12 +25,19 @@ def check_resumable(content: dict[str, Any], learner: Learner) -> None:
     if {name: tuple(t.shape) for name, t in kept.items()} != {name: tuple(t.shape) for name, t in weights.items()}:
         raise RunError("it is of another model than the settings describe")
     _compare(content, _expected(learner) | {"state_dict": weights, "loops": {}, "callbacks": {}}, "")
-    if not re.fullmatch(r"\d+\.\d+[\w.+-]*", content["pytorch-lightning_version"]):
-        raise RunError("its version of Lightning is not a version number")
+    major = lightning_version.partition(".")[0]
+    if not re.fullmatch(rf"{major}\.\d{{1,4}}(\.\w{{1,20}})*", content["pytorch-lightning_version"]):
+        raise RunError(f"its version of Lightning is not one of {major}.x, which this run is trained by")
+    for name, tensor in kept.items():
+        if name.endswith("running_var") and bool((tensor < 0).any()):
+            raise RunError(f"{name} is a variance, and negative")
     _check_loops(content, learner)
     _check_optimiser(content, learner)
     _check_callbacks(content["callbacks"], learner)
     _check_history(content["ffebm"]["history"], content["epoch"])
+    samples, _, right, _ = content["ffebm"]["training_sums"]
+    if not 0 <= right <= samples <= len(learner.dataset.train) or content["ffebm"]["seconds"] < 0:
+        raise RunError("its sums over an epoch cannot be")
 
 
 def _expected(learner: Learner) -> dict[str, Any]:
@@ -122,6 +130,7 @@ def _check_optimiser(content: dict[str, Any], learner: Learner) -> None:
     rate = chosen.final_learning_rate + (chosen.learning_rate - chosen.final_learning_rate) * progress
     rates = [group["lr"], *scheduled["_last_lr"]]
     same = all(group[key] == value for key, value in expected.items() if key not in ("lr", "params"))
+    same &= group["params"] == list(range(len(expected["params"])))
     moving = ("last_epoch", "_step_count", "_last_lr", "_is_initial", "_get_lr_called_within_step")
     same &= all(scheduled[key] == value for key, value in schedule.state_dict().items() if key not in moving)
     same &= (scheduled["last_epoch"], scheduled["_step_count"]) == (step, step + 1)
@@ -143,7 +152,9 @@ def _check_callbacks(callbacks: Any, learner: Learner) -> None:
     if not calibrated:
         return
     match callbacks["Calibrating"]:
-        case {"due": int(due), "tunings": list(tunings)} if due >= 0 and len(tunings) == len(learner.model.chain):
+        case {"due": int(due), "tunings": list(tunings)} if 0 <= due <= learner.steps + LATEST and len(tunings) == len(
+            learner.model.chain
+        ):
             for tuning in tunings:
                 _check_tuning(tuning, settings.relaxation.steps, settings.gradient.steps)
         case _:
@@ -165,6 +176,8 @@ def _check_history(history: Any, epoch: int) -> None:
             if not all(type(value) in (int, float) for value in row.values()):
                 raise ValueError("a row holds something else than numbers")
             check_row(row, number)
+            if row.keys() != history[0].keys() or len(row) > 20:
+                raise ValueError("rows have different columns")
         if len(history) not in (epoch, epoch + 1):
             raise ValueError(f"there are {len(history)} rows in epoch {epoch + 1}")
     except (ValueError, TypeError, AttributeError) as error:
