@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import io
+import json
 import os
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from PIL import Image
 from rich.console import Console
+from safetensors.torch import load
 
 from ffebm.experiment.environment import describe_environment
 from ffebm.experiment.evaluation import evaluate_run
@@ -23,6 +25,7 @@ from ffebm.experiment.prediction import predict_images
 from ffebm.experiment.report import write_report
 from ffebm.experiment.reproduction.static import Layer, Static, read_analyses, save_static
 from ffebm.experiment.run import Run, read_checkpoint
+from ffebm.experiment.sealed import seal
 from ffebm.experiment.settings import settings_from
 from ffebm.experiment.trained import load_trained
 from ffebm.experiment.training import resume, train
@@ -60,7 +63,7 @@ def checkpoint_attacks(chance: random.Random, folder: Path) -> Iterator[Attack]:
         chance.shuffle(places)
         for place in places:
             changed = copy.deepcopy(content)
-            _change(changed, place, chance)
+            _change(changed, place, chance, (*VALUES, (1,), *TENSORS))
             yield partial(_go_on, sound, folder / "tried", packed(changed))
 
 
@@ -98,9 +101,34 @@ def _try(sound: Path, folder: Path, name: str, seed: int, use: Any) -> None:
             pass  # lost
         case 6:
             path.write_bytes(b"[" * 200_000)
+        case 7 | 8 | 9:
+            path.write_bytes(_forged(path.suffix, content, chance))
         case _:
             path.write_bytes(mutated(content, chance))
     use(Run(folder))
+
+
+def _forged(suffix: str, content: bytes, chance: random.Random) -> bytes:
+    """The same format, checksum and all, with something else in one place."""
+    if suffix == ".json":
+        found = json.loads(content)
+        _change(found, chance.choice(list(_places(found))), chance, VALUES)
+        return json.dumps(found).encode()
+    if suffix == ".safetensors" and b'"structure"' not in content[:5000]:
+        tensors = load(content)
+        name = chance.choice(list(tensors))
+        kinds = (torch.float8_e4m3fn, torch.float64, torch.bool, torch.complex64, torch.int8, torch.bfloat16)
+        match chance.randrange(4):
+            case 0:
+                tensors[name] = tensors[name].to(chance.choice(kinds))
+            case 1:
+                tensors[name] = tensors[name] * chance.choice((1e10, 1e20, 3e38, -1, 0))
+            case 2:
+                tensors[name] = tensors[name][:0] if tensors[name].dim() else tensors[name]
+            case _:
+                tensors[f"{name}.more"] = tensors.pop(name)
+        return seal(tensors)
+    return mutated(content, chance)
 
 
 def _evaluate(run: Run) -> None:
@@ -148,41 +176,22 @@ def _places(content: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ..
             yield from _places(content[key], (*place, key))
 
 
-def _change(content: Any, place: tuple[Any, ...], chance: random.Random) -> None:
+TENSORS = (
+    *(torch.zeros(()), torch.zeros(3, 3), torch.full((2,), torch.nan), torch.zeros(0), torch.ones(1, dtype=torch.bool)),
+    *(torch.zeros(2, dtype=torch.complex64), torch.zeros(1, 10, dtype=torch.bfloat16)),
+)
+VALUES = (
+    *(None, True, -1, 0, 1, 10**15, 10**400, 0.5, -1e300, 1e-320, float("nan"), float("inf"), "", "x" * 1000, [], [[]], {}),
+    *({"x": 1}, "`" + "x" * 5000, "_" * 5000 + "x", "<a href=x>", "\x1b[31m", "\ud800", [0] * 5000, [[1.0], [1.0, 2.0]]),
+)
+
+
+def _change(content: Any, place: tuple[Any, ...], chance: random.Random, values: Sequence[Any]) -> None:
     *above, last = place
     for key in above:
         content = content[key]
-    others = (
-        *(
-            None,
-            True,
-            -1,
-            0,
-            1,
-            10**15,
-            0.5,
-            -1e300,
-            float("nan"),
-            float("inf"),
-            "",
-            "x" * 1000,
-            [],
-            [[]],
-            {},
-            {"x": 1},
-            (1, 2),
-        ),
-        *(
-            torch.zeros(()),
-            torch.zeros(3, 3),
-            torch.full((2,), torch.nan),
-            torch.zeros(0),
-            torch.zeros(2, dtype=torch.complex64),
-        ),
-        *(torch.ones(1, dtype=torch.bool), torch.zeros(1, 10, dtype=torch.bfloat16)),
-    )
     if isinstance(content, list) or chance.random() < 0.6:
-        content[last] = chance.choice(others)
+        content[last] = chance.choice(values)
     elif chance.random() < 0.5:
         del content[last]
     else:
