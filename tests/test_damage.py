@@ -21,6 +21,7 @@ from markdown_it import MarkdownIt
 from PIL import Image
 from rich.console import Console
 
+from ffebm.experiment.data import digits
 from ffebm.experiment.errors import Remark, UserError
 from ffebm.experiment.evaluation import evaluate_run
 from ffebm.experiment.packing import packed, unpacked
@@ -402,6 +403,15 @@ def test_names_that_others_would_read_as_code_are_only_shown(sound: Path, tmp_pa
     write_report(tmp_path, sound.name, runs=[Run(sound)])
     _, title, *_ = MarkdownIt("commonmark", {"html": True}).parse((tmp_path / "report.md").read_text())
     assert "".join(piece.content for piece in title.children or []) == sound.name
+
+
+def test_a_trained_model_says_what_its_evaluation_says(sound: Path) -> None:
+    """In evaluation mode and with images normalised, as docs/training.md has it."""
+    run, data = Run(sound), digits()
+    model, _ = load_trained(run)
+    with torch.no_grad():
+        right = model(run.description().normalise(data.test.x)).logits.argmax(1) == data.test.y
+    assert right.double().mean().item() == pytest.approx(evaluate_run(run).top1, abs=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link"])

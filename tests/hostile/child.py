@@ -45,10 +45,11 @@ def main(kind: str, seed: str, count: str, place: str) -> None:
     torch.set_num_threads(1)
     folder = Path(place)
     folder.mkdir()
-    module, name = MODULES[kind]
+    module, name = MODULES[kind] if kind in MODULES else kind.split(":")
     supply = getattr(import_module(f"hostile.{module}"), name)(random.Random(f"{kind}-{seed}"), folder)
-    with suppress(UserError):
-        next(supply)()  # whatever is imported or kept once
+    if ":" not in kind:
+        with suppress(UserError):
+            next(supply)()  # whatever is imported or kept once
     signal.signal(signal.SIGALRM, _too_slow)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + ROOM
