@@ -29,6 +29,7 @@ from ffebm.experiment.evaluation import evaluate
 from ffebm.experiment.packing import packed
 from ffebm.experiment.run import Run, RunError, read_checkpoint, step_of
 from ffebm.experiment.settings import Settings, SettingsError, settings_from
+from ffebm.experiment.trained import load_trained
 from ffebm.experiment.training import HealthError, Learner, Stopped, calibrating, preparing, resume, train
 from ffebm.experiment.training import checkpoints as checkpoints_module
 from ffebm.experiment.training.health import Health, drowned, frozen, unsettled, without_error
@@ -577,3 +578,29 @@ def test_a_nudge_that_cannot_work_in_this_precision_is_refused_before_anything_i
     with pytest.raises(SettingsError, match="`beta` must lie between"):
         run_small(tmp_path / "run", f"gradient.beta={beta}", f"trainer.precision={precision}")
     assert not (tmp_path / "run" / "settings.toml").exists()
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("optimiser.kind=sgd",),
+        ("optimiser.kind=sgd", "optimiser.momentum=0"),
+        ("optimiser.kind=adamw", "trainer.accumulate=2"),
+        ("trainer.precision=64-true",),
+        ("trainer.precision=bf16-mixed", "sweeps=plain"),
+    ],
+    ids=" ".join,
+)
+def test_runs_of_every_kind_go_on_from_where_they_were(tmp_path: Path, overrides: tuple[str, ...]) -> None:
+    """Not from the beginning: what this run wrote, this run accepts."""
+    run_small(tmp_path / "whole", *overrides)
+    run = Run(tmp_path / "resumed")
+    shutil.copytree(tmp_path / "whole", run.folder)
+    run.checkpoints()[0].unlink()
+    run.weights_file.unlink()
+    shown = console()
+    resume(run, shown)
+    assert "Going on from step 8" in text(shown)
+    assert "Warning" not in text(shown)
+    assert_same_run(tmp_path / "whole", run.folder)
+    load_trained(run)

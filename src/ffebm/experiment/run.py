@@ -32,7 +32,7 @@ Row = Mapping[str, float]
 PATIENCE = 8.0  # seconds that a lock is waited for: helpers of a killed process hold it a little longer
 LARGEST = 1 << 22  # bytes of a file of texts in a run folder: twenty thousand epochs are less
 COLUMNS = ("epoch", "step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "test_top5", "residual", "seconds")
-KINDS = (torch.float32, torch.float64, torch.int64)  # of weights, and of what batch-norms count
+KINDS = (torch.float32, torch.int64)  # of weights, and of what batch-norms count
 SHARES = ("train_accuracy", "test_accuracy", "test_top5")
 
 
@@ -270,6 +270,8 @@ class Run:
                 for name, tensor in checkpoint["state_dict"].items()
                 if name.startswith("model.")
             }
+        # What was trained in double precision is used in single, if it fits.
+        weights = {name: tensor.float() if tensor.dtype == torch.float64 else tensor for name, tensor in weights.items()}
         for name, tensor in weights.items():
             if tensor.dtype not in KINDS or (tensor.is_floating_point() and not bool(tensor.isfinite().all())):
                 raise RunError(f"{source} holds something else than finite numbers, in {brief(name)}: it is of no use.")

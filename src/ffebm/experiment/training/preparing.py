@@ -34,7 +34,10 @@ def prepare(settings: Settings, console: Console | None = None) -> Learner:
     if slow and console is not None and is_first(trainer.processes):
         console.print(f"[yellow]Warning:[/] {slow}", highlight=False)
     seed_everything(settings.seed, verbose=False)
-    return Learner(build_model(settings, dataset.shape, len(dataset.classes)), settings, dataset)
+    model = build_model(settings, dataset.shape, len(dataset.classes))
+    # Lightning would do so later, after a checkpoint was read: into weights of half as many digits.
+    model = model.double() if trainer.precision == "64-true" else model
+    return Learner(model, settings, dataset)
 
 
 def wrongly_started(processes: int | str, trainer: TrainerSettings) -> SettingsError:

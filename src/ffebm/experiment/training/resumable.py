@@ -16,15 +16,17 @@ from ffebm.experiment.run import RunError, check_row
 from ffebm.experiment.training.calibrating import LATEST
 from ffebm.experiment.training.calm import calm
 from ffebm.experiment.training.learner import Learner
+from ffebm.model import FFEBM
 
 
 def check_resumable(content: dict[str, Any], learner: Learner) -> None:
     """Raise a `RunError` that names the first thing which is missing, of another kind, or impossible."""
-    weights = {f"model.{name}": tensor for name, tensor in learner.model.state_dict().items()}
+    model = deepcopy(learner.model).to("meta")  # which takes no memory
+    weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     kept = content["state_dict"]
     if {name: tuple(t.shape) for name, t in kept.items()} != {name: tuple(t.shape) for name, t in weights.items()}:
         raise RunError("it is of another model than the settings describe")
-    _compare(content, _expected(learner) | {"state_dict": weights, "loops": {}, "callbacks": {}}, "")
+    _compare(content, _expected(learner, model) | {"state_dict": weights, "loops": {}, "callbacks": {}}, "")
     major = lightning_version.partition(".")[0]
     if not re.fullmatch(rf"{major}\.\d{{1,4}}(\.\w{{1,20}})*", content["pytorch-lightning_version"]):
         raise RunError(f"its version of Lightning is not one of {major}.x, which this run is trained by")
@@ -40,11 +42,10 @@ def check_resumable(content: dict[str, Any], learner: Learner) -> None:
         raise RunError("its sums over an epoch cannot be")
 
 
-def _expected(learner: Learner) -> dict[str, Any]:
+def _expected(learner: Learner, model: FFEBM) -> dict[str, Any]:
     """What a checkpoint of this run looks like after a step, but for its weights and what Lightning counts."""
-    trained = deepcopy(learner.model).to("meta")  # which takes no memory
-    optimiser, schedule = learner.make_optimiser(trained.parameters())
-    for parameter in trained.parameters():
+    optimiser, schedule = learner.make_optimiser(model.parameters())
+    for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimiser.step()  # the first step makes what it remembers
     return {
