@@ -142,12 +142,11 @@ def test_evaluation_falls_back_on_a_checkpoint(run: Path, tmp_path: Path) -> Non
 
 
 def test_prediction_agrees_with_the_model(run: Path, tmp_path: Path) -> None:
-    from ffebm.experiment.architectures import build_model
     from ffebm.experiment.data import digits
+    from ffebm.experiment.trained import load_trained
 
     data = digits()
-    model = build_model(Run(run).settings(), data.shape, 10)
-    Run(run).load_weights(model)
+    model, _ = load_trained(Run(run))
     probabilities = model.eval()(data.normalise(data.test.x[:2])).logits.softmax(1)
     paths = [tmp_path / "a.png", tmp_path / "b.png"]
     for path, image in zip(paths, data.test.x, strict=False):

@@ -9,6 +9,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,7 +29,8 @@ def write_atomically(path: Path, content: bytes | memoryview | Callable[[IO[byte
                 file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp lets nobody else read
+        with suppress(OSError):  # some file systems know no permissions
+            os.chmod(temporary, 0o666 & ~_umask())  # mkstemp lets nobody else read
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -94,6 +96,7 @@ def _sync_folder(folder: Path) -> None:
     except OSError:
         return
     try:
-        os.fsync(descriptor)
+        with suppress(OSError):  # nor do all let a folder be synchronised
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -44,10 +44,11 @@ def read_image(path: Path, shape: Sequence[int]) -> Tensor:
     if not path.is_file():
         raise UserError(f"There is no file {brief_name(str(path), 200)}.")
     try:
-        content = io.BytesIO(read_regular(path, LARGEST))  # a length in the file makes no room for more than there is
-        if content.getvalue().count(b"\xff\xda") > SCANS:  # each of which a decoder goes through all pixels for
+        content = read_regular(path, LARGEST)
+        if content.startswith(b"\xff\xd8") and content.count(b"\xff\xda") > SCANS:  # each goes through all pixels
             raise ValueError(f"it has more than {SCANS} scans")
-        with _unremarked(), Image.open(content, formats=("PNG", "JPEG")) as image:
+        # From memory: a length in the file then makes no room for more than there is.
+        with _unremarked(), Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
             if image.width * image.height > PIXELS:  # known before any of them is decoded
                 raise ValueError(f"{image.width:,} × {image.height:,} pixels are more than {PIXELS:,}; scale it down")
             square = _opaque(_middle(image)).convert("L" if channels == 1 else "RGB")

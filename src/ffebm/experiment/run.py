@@ -228,13 +228,6 @@ class Run:
     def save_weights(self, model: nn.Module) -> None:
         write_atomically(self.weights_file, seal(model.state_dict()))
 
-    def load_weights(self, model: nn.Module) -> str:
-        """Give the model the weights of the last finished epoch, or of the newest sound checkpoint; says which."""
-        weights, source = self.weights()
-        self.check_fit(weights, source, model)
-        model.load_state_dict(weights)
-        return source.name
-
     def check_fit(self, weights: Mapping[str, Tensor], source: Path, model: nn.Module) -> None:
         """Refuse weights that are not those of a model like this one; it may be on the meta device."""
         kinds = [
@@ -248,7 +241,7 @@ class Run:
                 raise RunError(f"{source} does not fit the model in {self.settings_file}: {reason}.")
 
     def weights(self) -> tuple[dict[str, Tensor], Path]:
-        """What `load_weights` loads: finite numbers, and the file that they are from."""
+        """Those of the last finished epoch, or of the newest sound checkpoint: finite numbers; and the file they are from."""
         if self.weights_file.is_file():
             source = self.weights_file
             try:
@@ -263,14 +256,15 @@ class Run:
         else:
             source, checkpoint, reports = self.newest_checkpoint()
             if source is None:
-                why = reports[0] if reports else f"{self.folder} holds no weights yet:"
-                raise RunError(f"{why} Go on with it by `{resume_command(self)}`.")
+                if reports:
+                    raise RunError(f"{reports[0]} There is none before it; make the run again by `{remake_command(self)}`.")
+                raise RunError(f"{self.folder} holds no weights yet: go on with it by `{resume_command(self)}`.")
             weights = {
                 name.removeprefix("model."): tensor
                 for name, tensor in checkpoint["state_dict"].items()
                 if name.startswith("model.")
             }
-        # What was trained in double precision is used in single, if it fits.
+        # What was trained in double precision is used in single; what overflows then is refused.
         weights = {name: tensor.float() if tensor.dtype == torch.float64 else tensor for name, tensor in weights.items()}
         for name, tensor in weights.items():
             if tensor.dtype not in KINDS or (tensor.is_floating_point() and not bool(tensor.isfinite().all())):

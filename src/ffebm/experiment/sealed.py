@@ -28,7 +28,7 @@ class UnsealedError(SealError):
 
 
 def seal(tensors: Mapping[str, Tensor], notes: Mapping[str, str] | None = None) -> bytes:
-    """The content of a file that holds these; reading it back runs no code, and takes no more memory than it has bytes."""
+    """The content of a file that holds these; reading it back runs no code."""
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     texts = dict(notes or {})
     return save(kept, {**texts, SEAL: _digest(kept, texts)})

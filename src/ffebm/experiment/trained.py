@@ -17,7 +17,7 @@ from ffebm.model import FFEBM
 
 
 def load_trained(run: Run, data: Description | None = None) -> tuple[FFEBM, str]:
-    """The model with the weights of a run, in evaluation mode, and the name of the file that they came from.
+    """The model with the weights of a run, in evaluation mode and single precision, and the file that they came from.
 
     It takes images as `run.description().normalise` makes them.
 

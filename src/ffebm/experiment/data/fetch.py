@@ -157,7 +157,7 @@ def fetch(name: str, root: Path, console: Console | None = None, source: Source 
 
 def _download(file: File, path: Path, console: Console, limit: int) -> None:
     """Into `path`.part, going on from what is there; renamed when the checksum is right."""
-    if path.is_file() and file.md5 in (None, _md5(path)):  # else somebody has changed it since
+    if path.is_file() and (file.md5 is None or file.md5 == _md5(path)):  # else somebody has changed it since
         return
     part = path.with_name(path.name + ".part")
     for place in (path, part):
@@ -166,8 +166,7 @@ def _download(file: File, path: Path, console: Console, limit: int) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         _stream(file, part, progress, limit)
-    found = _md5(part)
-    if file.md5 is not None and found != file.md5:
+    if file.md5 is not None and (found := _md5(part)) != file.md5:
         part.unlink()
         raise DataError(
             f"{file.url} gave a file with the MD5 sum {found}, not {file.md5}: it was damaged on the way, or has changed. "

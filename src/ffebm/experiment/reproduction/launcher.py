@@ -97,8 +97,8 @@ class RayCluster:
         except self._ray.exceptions.TaskCancelledError:
             return 130
         except self._ray.exceptions.RayError as error:  # its machine is gone, or has no ffebm
-            with log.open("a", encoding="utf-8") as file:
-                file.write(f"Error: Ray could not carry this out: {str(error).strip().splitlines()[-1]}\n")
+            with open_to_append(log) as file:
+                file.write(f"Error: Ray could not carry this out: {str(error).strip().splitlines()[-1]}\n".encode())
             return 1
 
     def stop(self) -> None:

@@ -34,7 +34,7 @@ from ffebm.experiment.training.health import Health
 from ffebm.experiment.training.learner import Learner
 from ffebm.experiment.training.preparing import prepare, wrongly_started
 from ffebm.experiment.training.progress import Progress, Recorder
-from ffebm.experiment.training.resumable import check_resumable
+from ffebm.experiment.training.resumable import Pattern, check_resumable
 
 
 def train(settings: Settings, run: Run, console: Console | None = None) -> Learner:
@@ -47,7 +47,7 @@ def train(settings: Settings, run: Run, console: Console | None = None) -> Learn
 
 
 def resume(run: Run, console: Console | None = None, root: Path | None = None) -> Learner:
-    """Go on with a run from its newest sound checkpoint; one that was not yet reached means from the beginning.
+    """Go on with a run from its newest sound checkpoint; where there is none yet, from the beginning.
 
     Args:
         root: where the data lies now, if not where it was.
@@ -56,11 +56,12 @@ def resume(run: Run, console: Console | None = None, root: Path | None = None) -
     settings = run.settings()
     moved = settings if root is None else settings.model_copy(update={"data": settings.data.at(root)})
     learner = prepare(moved, console)
+    pattern = Pattern.of(learner)
     with _held(learner, run):
-        checkpoint, content, damaged = run.newest_checkpoint(lambda found: check_resumable(found, learner))
+        checkpoint, content, damaged = run.newest_checkpoint(lambda found: check_resumable(found, learner, pattern))
         if checkpoint is None and damaged:
             raise RunError(
-                f"None of the {len(damaged)} checkpoints in {run.checkpoint_folder} is sound; start a new run. "
+                f"None of the checkpoints in {run.checkpoint_folder} ({len(damaged)}) is sound; start a new run. "
                 f"The newest: {damaged[0]}"
             )
         if is_first(learner.settings.trainer.processes):

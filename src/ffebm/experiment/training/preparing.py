@@ -35,7 +35,7 @@ def prepare(settings: Settings, console: Console | None = None) -> Learner:
         console.print(f"[yellow]Warning:[/] {slow}", highlight=False)
     seed_everything(settings.seed, verbose=False)
     model = build_model(settings, dataset.shape, len(dataset.classes))
-    # Lightning would do so later, after a checkpoint was read: into weights of half as many digits.
+    # Lightning would convert it only after it has loaded a checkpoint, and so round the weights to single precision.
     model = model.double() if trainer.precision == "64-true" else model
     return Learner(model, settings, dataset)
 
