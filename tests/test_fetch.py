@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from rich.console import Console
 
 from ffebm.experiment.data import DataError, load
 from ffebm.experiment.data.fetch import SOURCES, File, Source, fetch
@@ -205,8 +206,16 @@ def test_idx_files_and_zip_archives(server: str, tmp_path: Path) -> None:
         for path in (tmp_path / "made" / "imagenet32").iterdir():
             packed.write(path, f"some/folder/{path.name}")
     source = Source((File(offer(server, "x.zip", buffer.getvalue()).url),), "imagenet32")
-    fetch("imagenet32", tmp_path / "data", source=source)
+    shown = Console(file=io.StringIO(), width=300)
+    fetch("imagenet32", tmp_path / "data", shown, source)
+    assert "No checksum is known for x.zip" in shown.file.getvalue()
     assert len(load("imagenet32", tmp_path / "data").train) == 100
+
+
+def test_a_server_that_sends_more_than_the_file_has_is_cut_off(server: str, tmp_path: Path) -> None:
+    url = offer(server, "x.zip", bytes(1000)).url
+    with pytest.raises(DataError, match="sends more than the 999 bytes"):
+        fetch("imagenet32", tmp_path / "data", source=Source((File(url, size=999),), "imagenet32"))
 
 
 def test_addresses_that_do_not_answer(server: str, tmp_path: Path) -> None:

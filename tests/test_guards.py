@@ -85,6 +85,7 @@ class TestWindowOfBeta:
     def test_its_ends_belong_to_it(self, beta: float) -> None:
         block = EnergyBlock(Hopfield([Dense(6, 4)]), estimator=EquilibriumPropagation(beta=beta))
         block(torch.rand(2, 6)).sum().backward()
+        assert all(p.grad.isfinite().all() for p in block.parameters())
 
     @given(exponent=st.floats(-4, -2))
     def test_well_inside_gradients_are_good_in_float32(self, exponent: float) -> None:
@@ -397,11 +398,13 @@ class TestHooksOnInteractions:
         edge = Dense(6, 6)
         edge.register_forward_pre_hook(lambda *_: None)
         EnergyBlock(Hopfield([edge]))(torch.rand(2, 6)).sum().backward()
+        assert edge.weight.grad is not None
 
     def test_so_are_tensors_that_no_hook_renews(self) -> None:
         edge = Dense(6, 6)
         edge.note = torch.ones(3)
         EnergyBlock(Hopfield([edge]))(torch.rand(2, 6)).sum().backward()
+        assert edge.weight.grad is not None
 
     def test_so_are_hooks_inside_of_an_energy_that_run(self) -> None:
         class Tied(Energy):

@@ -313,7 +313,8 @@ def test_a_setting_that_does_nothing_is_refused(overrides: list[str], idle: list
 
 
 def test_files_may_list_settings_that_do_nothing() -> None:
-    settings_from({"sweeps": "plain", "gradient": {"quality": 0.9, "kind": "bptt"}, "optimiser": {"momentum": 0.5}})
+    read = settings_from({"sweeps": "plain", "gradient": {"quality": 0.9, "kind": "bptt"}, "optimiser": {"momentum": 0.5}})
+    assert (read.gradient.quality, read.optimiser.momentum) == (0.9, 0.5)
 
 
 def test_only_files_of_a_reasonable_size_are_read(tmp_path: Path) -> None:
