@@ -5,28 +5,34 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ffebm.activation import Activation, clamp, identity, sigmoid, tanh
-    from ffebm.block import EnergyBlock
+    from ffebm.block import AnalogBlock, EnergyBlock
     from ffebm.builder import ConvLayer, DenseLayer, build
     from ffebm.calibration import Calibration, calibrate
-    from ffebm.energy import Energy, Hopfield, State
+    from ffebm.energy import Edge, Energy, Hopfield, Session, State
     from ffebm.errors import DivergenceError, UnsettledError, UnsettledWarning
     from ffebm.feedforward import Feedforward
     from ffebm.gradient import (
         BackpropThroughTime,
         EquilibriumPropagation,
         GradientEstimator,
+        Gradients,
+        ImplicitEstimator,
         RecurrentBackprop,
+        Stencil,
         Unrolled,
     )
     from ffebm.initialisation import goe_, initialise
     from ffebm.interaction import Convolution, Dense, Interaction
     from ffebm.model import FFEBM
+    from ffebm.nudge import Nudge
     from ffebm.pooling import AveragePool, MaxPool, SoftPool
-    from ffebm.relaxation import FixedPoint, Relaxation
+    from ffebm.relaxation import FixedPoint, Relaxation, Relaxed
+    from ffebm.system import Phase, Simulated, System, SystemWrapper
 
 __all__ = [
     "FFEBM",
     "Activation",
+    "AnalogBlock",
     "AveragePool",
     "BackpropThroughTime",
     "Calibration",
@@ -35,19 +41,30 @@ __all__ = [
     "Dense",
     "DenseLayer",
     "DivergenceError",
+    "Edge",
     "Energy",
     "EnergyBlock",
     "EquilibriumPropagation",
     "Feedforward",
     "FixedPoint",
     "GradientEstimator",
+    "Gradients",
     "Hopfield",
+    "ImplicitEstimator",
     "Interaction",
     "MaxPool",
+    "Nudge",
+    "Phase",
     "RecurrentBackprop",
     "Relaxation",
+    "Relaxed",
+    "Session",
+    "Simulated",
     "SoftPool",
     "State",
+    "Stencil",
+    "System",
+    "SystemWrapper",
     "Unrolled",
     "UnsettledError",
     "UnsettledWarning",
@@ -64,18 +81,21 @@ __all__ = [
 # Names are imported when they are first used: torch takes seconds to load, and `ffebm --help` has no need of it.
 _HOMES = {
     "activation": "Activation clamp identity sigmoid tanh",
-    "block": "EnergyBlock",
+    "block": "AnalogBlock EnergyBlock",
     "builder": "ConvLayer DenseLayer build",
     "calibration": "Calibration calibrate",
-    "energy": "Energy Hopfield State",
+    "energy": "Edge Energy Hopfield Session State",
     "errors": "DivergenceError UnsettledError UnsettledWarning",
     "feedforward": "Feedforward",
-    "gradient": "BackpropThroughTime EquilibriumPropagation GradientEstimator RecurrentBackprop Unrolled",
+    "gradient": "BackpropThroughTime EquilibriumPropagation GradientEstimator Gradients ImplicitEstimator RecurrentBackprop "
+    "Stencil Unrolled",
     "initialisation": "goe_ initialise",
     "interaction": "Convolution Dense Interaction",
     "model": "FFEBM",
+    "nudge": "Nudge",
     "pooling": "AveragePool MaxPool SoftPool",
-    "relaxation": "FixedPoint Relaxation",
+    "relaxation": "FixedPoint Relaxation Relaxed",
+    "system": "Phase Simulated System SystemWrapper",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 

@@ -29,6 +29,7 @@ class Activation:
     slope: float | None = None  # where σ is a straight line of this slope, cut off outside [low, high]
     low: float = -math.inf
     high: float = math.inf
+    holomorphic: bool = False  # whether σ is one function of complex numbers, without kinks
 
     def step(self, v: Tensor, s: Tensor, omega: float = 1.0) -> Tensor:
         r"""The next state of a layer in state `s` under the current `v`: ω times the way to $\sigma(v)$, inside the box.
@@ -49,6 +50,11 @@ class Activation:
         if omega != 1:
             torch.lerp(s, v, omega, out=v)
         return v if self._open else v.clamp_(self.low, self.high)
+
+    @property
+    def signed(self) -> bool:
+        """Whether a layer may be negative."""
+        return self.low < 0
 
     def _inside(self, s: Tensor) -> Tensor:
         return s if self._open else s.clamp(self.low, self.high)
@@ -80,17 +86,17 @@ def clamp(slope: float = 1.0, low: float = 0.0, high: float = 1.0) -> Activation
 def identity(slope: float = 1.0) -> Activation:
     r"""The unclamped activation $\sigma(v) = a v$ with $G(s) = s^2 / 2a$; the paper leaves block outputs like this."""
     name = "identity" if slope == 1 else f"identity(slope={slope:g})"
-    return replace(clamp(slope, -math.inf, math.inf), name=name)
+    return replace(clamp(slope, -math.inf, math.inf), name=name, holomorphic=True)
 
 
 def sigmoid() -> Activation:
     r"""The logistic function, with the negative entropy $G(s) = s \ln s + (1 - s) \ln(1 - s)$."""
-    return Activation("sigmoid", torch.sigmoid, _negative_entropy, low=0.0, high=1.0)
+    return Activation("sigmoid", torch.sigmoid, _negative_entropy, low=0.0, high=1.0, holomorphic=True)
 
 
 def tanh() -> Activation:
     r"""The hyperbolic tangent, with $G(s) = s\,\mathrm{artanh}(s) + \tfrac12 \ln(1 - s^2)$."""
-    return Activation("tanh", torch.tanh, _tanh_potential, low=-1.0, high=1.0)
+    return Activation("tanh", torch.tanh, _tanh_potential, low=-1.0, high=1.0, holomorphic=True)
 
 
 # The potentials are module-level functions, not closures, so that a model can be pickled and copied.

@@ -11,12 +11,14 @@ from torch import Tensor, nn
 
 from ffebm.checks import check_choice, check_samples_stay_apart, check_type
 from ffebm.energy import Energy
-from ffebm.errors import UnsettledError, UnsettledWarning
+from ffebm.errors import UnsettledError, UnsettledWarning, naming
 from ffebm.gradient import EquilibriumPropagation, GradientEstimator
-from ffebm.gradient.estimator import full_precision
-from ffebm.iteration import Relaxed, change
+from ffebm.gradient.bridge import full_precision
 from ffebm.nudge import Cost
-from ffebm.relaxation import FixedPoint, Relaxation, check_input, check_tensor
+from ffebm.relaxation import FixedPoint, Relaxation, Relaxed
+from ffebm.relaxation.relaxation import check_input, check_tensor
+from ffebm.state import change
+from ffebm.system import FREE, Simulated, System
 
 Unsettled = Literal["warn", "raise", "ignore"]
 
@@ -31,19 +33,18 @@ def _not_compiled(method: Method) -> Method:
     return cast(Method, torch.compiler.disable(method))
 
 
-class EnergyBlock(nn.Module):
-    r"""Relaxes to $s_\star = \operatorname{argmin}_s E(s, \theta, x)$ and returns its last layer; goes wherever a module goes.
+class AnalogBlock(nn.Module):
+    """A system that settles, as a module: a chip, a circuit, or a simulation that is disturbed.
+
+    `EnergyBlock` is the one to use for an energy and a relaxation.
 
     Args:
-        energy: what is minimised.
-        relax: how the free equilibrium is found.
-        estimator: how its derivative is computed.
+        system: what settles.
+        estimator: how the derivative of its equilibrium is computed.
         name: how errors name this block.
         unsettled: what to do when a forward pass ends far from an equilibrium: `"warn"` once, `"raise"`, or `"ignore"` it. Far
             is a mean residual of the batch above a tenth of the largest state, or of 1; gradients are then finite and wrong.
             There is no warning with an estimator that needs no equilibrium, `BackpropThroughTime`.
-
-    Paper: Eq. [def:deeply-nested-model], Alg. [alg:inference-ff-ebm]
     """
 
     unsettled: Unsettled = "warn"
@@ -52,59 +53,86 @@ class EnergyBlock(nn.Module):
 
     def __init__(
         self,
-        energy: Energy,
-        relax: Relaxation = FixedPoint(20),
+        system: System,
         estimator: GradientEstimator = EquilibriumPropagation(),
         *,
         name: str = "",
         unsettled: Unsettled = "warn",
     ) -> None:
         super().__init__()
-        check_type("energy", energy, Energy, "Hopfield([Dense(32, 16)])")
-        check_type("relax", relax, Relaxation, "FixedPoint(20)")
+        check_type("system", system, System, "Simulated(Hopfield([Dense(32, 16)]), FixedPoint(20))")
+        self._prepare(estimator, name, unsettled)
+        self.system = system
+
+    def _prepare(self, estimator: GradientEstimator, name: str, unsettled: Unsettled) -> None:
         check_type("estimator", estimator, GradientEstimator, "EquilibriumPropagation()")
         check_choice("unsettled", unsettled, get_args(Unsettled))
-        check_samples_stay_apart("The energy", energy, "Put it into a module before or behind the block.")
-        self.energy = energy
-        self.relax = relax
         self.estimator = estimator
+        self.name = name
         self.unsettled = unsettled
         self.residual: Tensor | None = None  # of every sample in the last forward pass, and its sweeps
         self.sweeps: Tensor | None = None
-        if name:
-            energy.name = name
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.equilibrium(x).state[-1]
+        return self.equilibrium(x).state[self.output]
 
     @_not_compiled
     def equilibrium(self, x: Tensor) -> Relaxed:
         """All layers at equilibrium, each differentiable, with residual and sweeps."""
-        x = self._enter(x)
-        with full_precision(x):
-            relaxed = self.estimator.equilibrium(self.energy, x, self.relax)
-            return self._record(relaxed, x)
+        with naming(self.label):
+            x = self._enter(x)
+            with full_precision(x):
+                return self._record(self._equilibrium(x), x)
 
     @_not_compiled
     def losses(self, x: Tensor, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
         """The loss of every sample, shape (B,), nudged elastically where the estimator nudges."""
         check_tensor("The targets", y)
-        x = self._enter(x)
-        with full_precision(x):
-            losses, relaxed = self.estimator.losses(self.energy, x, self.relax, cost, y)
-            return losses, self._record(relaxed, x)
+        with naming(self.label):
+            x = self._enter(x)
+            with full_precision(x):
+                losses, relaxed = self._losses(x, cost, y)
+                return losses, self._record(relaxed, x)
+
+    def settle(self, x: Tensor, relax: Relaxation | None = None) -> Relaxed:
+        """The free equilibrium as it is read, without a graph; `relax` is another way for a simulation to get there."""
+        with naming(self.label), full_precision(x):
+            return self.system.settle(x, [FREE], relax=relax)[0]
+
+    def _equilibrium(self, x: Tensor) -> Relaxed:
+        return self.estimator.through(self.system, x)
+
+    def _losses(self, x: Tensor, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
+        return self.estimator.losses_through(self.system, x, cost, y)
+
+    @property
+    def output(self) -> int:
+        """The layer that the block returns, and that errors enter."""
+        return self.system.output
+
+    @property
+    def label(self) -> str:
+        """How errors name this block."""
+        return self.name or f"an unnamed {type(self.system).__name__} block"
+
+    def layer_shapes(self, x: Tensor) -> list[tuple[int, ...]]:
+        """The shape of every layer, without the batch, for this input."""
+        return [tuple(s.shape[1:]) for s in self.settle(x).state]
+
+    def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
+        """Multiply-accumulates of one sweep for one sample with an input of this shape, or None where not known."""
+        return None
 
     def _enter(self, x: Tensor) -> Tensor:
         """Check the input and bring it from autocast's precision to the block's own."""
-        refuse_tracing(self.energy.label)
-        check_input(self.energy, x)
-        self.energy.check_hooks()
-        parameter = next(self.energy.parameters(), None)
+        refuse_tracing(self.label)
+        check_input(x)
+        parameter = next(self.parameters(), None)
         own = torch.promote_types(x.dtype, torch.float32) if parameter is None else parameter.dtype
         half = x.dtype in (torch.float16, torch.bfloat16)
         if x.dtype != own and not half:
             raise TypeError(
-                f"The input of {self.energy.label} is {x.dtype} but its parameters are {own}: "
+                f"The input of {self.label} is {x.dtype} but its parameters are {own}: "
                 "convert the data or the model so that both are the same."
             )
         return x.to(own)
@@ -121,19 +149,18 @@ class EnergyBlock(nn.Module):
                 self._check_settled(relaxed, x)
         return relaxed
 
+    def _moves(self, relaxed: Relaxed, x: Tensor) -> float:
+        """What units still move by, the mean over samples of each one's fastest."""
+        return relaxed.residual.mean().item()
+
     def _check_settled(self, relaxed: Relaxed, x: Tensor) -> None:
-        state, residual, sweeps = relaxed
-        moves = residual.mean().item()
-        if moves <= UNSETTLED:
+        moves = self._moves(relaxed, x)
+        if moves <= UNSETTLED * max(1.0, *(s.abs().max().item() for s in relaxed.state)):
             return
-        most = int(sweeps.max())
-        if most == 1:  # which moved from where all began, and says nothing of what is left: another one does
-            moves = change(self.relax.sweep(self.energy, state, x), state).mean().item()
-        if moves <= UNSETTLED * max(1.0, *(s.abs().max().item() for s in state)):
-            return
+        most = int(relaxed.sweeps.max())
         made = f"{most} sweep{'s' if most > 1 else ''}"
         message = (
-            f"{self.energy.label} has not settled: units still move by {moves:.2g} after {made}, so its gradient is not one of "
+            f"{self.label} has not settled: units still move by {moves:.2g} after {made}, so its gradient is not one of "
             "an equilibrium. Give it more sweeps, or a tolerance and many (`FixedPoint(100, tolerance=1e-5)`). If that does "
             "not help, its weights are too large, or max-pooling inside it flips between positions: take smaller weights, or "
             'average pooling. Where a block is meant to stop early, give it unsettled="ignore".'
@@ -145,7 +172,80 @@ class EnergyBlock(nn.Module):
 
     def extra_repr(self) -> str:
         unsettled = "" if self.unsettled == "warn" else f", unsettled={self.unsettled!r}"
-        return f"relax={self.relax}, estimator={self.estimator}{unsettled}"
+        return f"estimator={self.estimator}{unsettled}"
+
+
+class EnergyBlock(AnalogBlock):
+    r"""Relaxes to $s_\star = \operatorname{argmin}_s E(s, \theta, x)$ and returns its last layer; goes wherever a module goes.
+
+    Args:
+        energy: what is minimised.
+        relax: how the free equilibrium is found.
+        estimator: how its derivative is computed.
+        name: how errors name this block.
+        unsettled: what to do when a forward pass ends far from an equilibrium: `"warn"` once, `"raise"`, or `"ignore"` it. Far
+            is a mean residual of the batch above a tenth of the largest state, or of 1; gradients are then finite and wrong.
+            There is no warning with an estimator that needs no equilibrium, `BackpropThroughTime`.
+
+    Paper: Eq. [def:deeply-nested-model], Alg. [alg:inference-ff-ebm]
+    """
+
+    def __init__(
+        self,
+        energy: Energy,
+        relax: Relaxation = FixedPoint(20),
+        estimator: GradientEstimator = EquilibriumPropagation(),
+        *,
+        name: str = "",
+        unsettled: Unsettled = "warn",
+    ) -> None:
+        nn.Module.__init__(self)
+        check_type("energy", energy, Energy, "Hopfield([Dense(32, 16)])")
+        check_type("relax", relax, Relaxation, "FixedPoint(20)")
+        self._prepare(estimator, name, unsettled)
+        check_samples_stay_apart("The energy", energy, "Put it into a module before or behind the block.")
+        self.energy = energy
+        self.relax = relax
+
+    @property
+    def system(self) -> Simulated:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The energy as its relaxation minimises it."""
+        return Simulated(self.energy, self.relax)
+
+    def _equilibrium(self, x: Tensor) -> Relaxed:
+        return self.estimator.equilibrium(self.energy, x, self.relax)
+
+    def _losses(self, x: Tensor, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
+        return self.estimator.losses(self.energy, x, self.relax, cost, y)
+
+    @property
+    def output(self) -> int:
+        return self.energy.output
+
+    @property
+    def label(self) -> str:
+        return self.name or f"an unnamed {type(self.energy).__name__} block"
+
+    def layer_shapes(self, x: Tensor) -> list[tuple[int, ...]]:
+        return [tuple(s.shape[1:]) for s in self.energy.init_state(x)]
+
+    def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
+        return self.energy.sweep_macs(shape)
+
+    def _enter(self, x: Tensor) -> Tensor:
+        x = super()._enter(x)
+        self.energy.check_hooks()
+        return x
+
+    def _moves(self, relaxed: Relaxed, x: Tensor) -> float:
+        moves = super()._moves(relaxed, x)
+        if moves <= UNSETTLED or int(relaxed.sweeps.max()) > 1:
+            return moves
+        # A single sweep moved from where all began, and says nothing of what is left: another one does.
+        return change(self.relax.sweep(self.energy, relaxed.state, x), relaxed.state).mean().item()
+
+    def extra_repr(self) -> str:
+        return f"relax={self.relax}, {super().extra_repr()}"
 
 
 def refuse_tracing(what: str) -> None:

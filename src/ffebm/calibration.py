@@ -12,17 +12,15 @@ import torch
 from torch import Tensor
 
 from ffebm.block import EnergyBlock
-from ffebm.chaining import Visit, visit
-from ffebm.checks import check_type
 from ffebm.diagnostics import gradients, quiet_copy, smallest_cosine
-from ffebm.energy import State
-from ffebm.gradient import EquilibriumPropagation, GradientEstimator, RecurrentBackprop, Unrolled
-from ffebm.model import FFEBM
-from ffebm.relaxation import FixedPoint, Relaxation
+from ffebm.gradient import EquilibriumPropagation
+from ffebm.model import FFEBM, Visit
+from ffebm.relaxation import Relaxation
+from ffebm.state import State, error_at
 
 WATCHED = 8  # plain sweeps that tell how fast a block contracts
 BEYOND = 1.3  # over-relaxation beyond what is best in the long run: better for the first few sweeps, by trial on trained nets
-SETTLED = FixedPoint(300, tolerance=1e-5)  # what counts as the equilibrium to compare with
+SWEEPS, TOLERANCE = 300, 1e-5  # of a relaxation that counts as the equilibrium to compare with
 SENSITIVE = 25  # how much more an error of the state matters than one of its response, by trial: it moves units across kinks
 LEAST = 1e-4  # a relative error of states that nothing would be gained below
 
@@ -41,8 +39,8 @@ class Tuning:
         So does what it does where it does not settle: sweeps that make a good gradient leave far less than it warns of, and
         when they no longer do, weights have grown, and it is time to calibrate anew.
         """
-        block.relax = replace(_fixed_point(block.relax), steps=self.free, omega=self.omega, tolerance=None)
-        block.estimator = _swept(block.estimator, self.nudged, self.omega)
+        block.relax = block.relax.tuned(self.free, self.omega)
+        block.estimator = block.estimator.swept(self.nudged, self.omega)
 
 
 @dataclass(frozen=True)
@@ -86,9 +84,9 @@ def calibrate(model: FFEBM, x: Tensor, y: Tensor, quality: float = 0.99) -> Cali
     if not 0 < quality < 1:
         raise ValueError(f"`quality` must lie between 0 and 1, got {quality}: it is a cosine, and 1 takes sweeps without end.")
     model = quiet_copy(model)
-    most = [(_fixed_point(block.relax).steps, _sweeps_of(block.estimator)) for _, block in model.chain]
-    visits = visit(model, x)
-    courses = [_watch(visited, *sweeps) for visited, sweeps in zip(visits, most, strict=True)]
+    with torch.no_grad():
+        visits = list(model.walk(x))
+    courses = [_watch(visited) for visited in visits]
     truth = _settled_gradients(model, x, y, [course.omega for course in courses])
 
     def measured(tunings: Sequence[Tuning]) -> float:
@@ -126,33 +124,39 @@ class _Course:
 
 
 @torch.no_grad()
-def _watch(visited: Visit, free_most: int, nudged_most: int) -> _Course:
+def _watch(visited: Visit) -> _Course:
     """Relax a block to its equilibrium, and from there under a nudge, and see how far off the first sweeps are."""
-    block, energy, x = visited.block, visited.block.energy, visited.x.detach()
-    relax = replace(_fixed_point(block.relax), steps=free_most, tolerance=None, omega=1.0)
+    block, energy, x = visited.block, visited.block.energy, visited.x
+    relax = block.relax.tuned(block.relax.steps, 1.0)
     contraction = _contraction(block, x, relax)
-    if relax.order != "synchronous":  # for which going further is no help
-        relax = replace(relax, omega=min(1 + BEYOND * (2 / (1 + math.sqrt(1 - contraction)) - 1), 1.9))
-    goal = replace(SETTLED, order=relax.order, omega=relax.omega)(energy, x).state
+    omega = 1.0
+    if relax.over_relaxes:
+        omega = min(1 + BEYOND * (2 / (1 + math.sqrt(1 - contraction)) - 1), 1.9)
+    relax = relax.tuned(relax.steps, omega)
+    goal = _until_settled(relax)(energy, x).state
     free: list[float] = []
     relax(energy, x, observer=lambda _, state: free.append(_apart(state, goal)))
 
-    given = block.estimator if isinstance(block.estimator, EquilibriumPropagation) else EquilibriumPropagation()
-    order = relax.order if relax.order == "synchronous" else "output-first"
-    estimator = replace(given, variant="centered", relax=replace(relax, steps=nudged_most, order=order))
+    given = block.estimator.nudging or EquilibriumPropagation()
+    sweeps = max(1, block.estimator.sweeps)
+    estimator = replace(given, variant="centered", stencil=None).swept(sweeps, omega)
     generator = torch.Generator().manual_seed(0)
-    error = torch.randn(goal[-1].shape, generator=generator).to(x)  # the one that backprop will send is not known here
-    deltas = (*[None] * (len(goal) - 1), error)
-    nudge = estimator.stationary(deltas, estimator.sizes(deltas))
-    long = replace(estimator, relax=replace(estimator.relax, steps=_long(nudged_most)))
-    around = estimator.around(energy, goal)
-    response = _difference(*long.nudged(around, x, goal, nudge))
+    output = goal[block.output]
+    error = torch.randn(output.shape, generator=generator).to(x)  # the one that backprop will send is not known here
+    deltas = error_at(block.output, error, len(goal))
+    phases = estimator.phases(estimator.stationary(deltas, estimator.sizes(deltas)), x)
+    around = estimator.around(block.system, goal)
+    response = _difference(*estimator.swept(_long(sweeps), omega).read(around, x, goal, phases))
     nudged: list[float] = []
-    estimator.nudged(around, x, goal, nudge, lambda _, *pair: nudged.append(_apart(_difference(*pair), response)))
-    return _Course(contraction, relax.omega, free[1:], nudged[1:])
+    estimator.read(around, x, goal, phases, lambda _, pair: nudged.append(_apart(_difference(*pair), response)))
+    return _Course(contraction, omega, free[1:], nudged[1:])
 
 
-def _contraction(block: EnergyBlock, x: Tensor, relax: FixedPoint) -> float:
+def _until_settled(relax: Relaxation) -> Relaxation:
+    return replace(relax, steps=SWEEPS, tolerance=TOLERANCE)
+
+
+def _contraction(block: EnergyBlock, x: Tensor, relax: Relaxation) -> float:
     """By how much a sweep moves less than the one before, at the end of a few plain ones: the first are faster."""
     moves: list[float] = []
     before: State | None = None
@@ -176,32 +180,14 @@ def _settled_gradients(model: FFEBM, x: Tensor, y: Tensor, omegas: Sequence[floa
     """
     model = deepcopy(model)
     for (_, block), omega in zip(model.chain, omegas, strict=True):
-        block.relax = replace(SETTLED, order=_fixed_point(block.relax).order, omega=omega)
-        block.estimator = _swept(block.estimator, _long(_sweeps_of(block.estimator)))
+        block.relax = _until_settled(block.relax.tuned(SWEEPS, omega))
+        block.estimator = block.estimator.swept(_long(block.estimator.sweeps))
     return gradients(model, x, y)
 
 
 def _long(sweeps: int) -> int:
     """A nudged phase that lasts so much longer that it counts as settled."""
     return max(40, 2 * sweeps)
-
-
-def _swept(estimator: GradientEstimator, sweeps: int, omega: float | None = None) -> GradientEstimator:
-    """The same estimator with another number of sweeps; backprop through time has none of its own."""
-    if not isinstance(estimator, EquilibriumPropagation | Unrolled | RecurrentBackprop):
-        return estimator
-    relax = _fixed_point(estimator.relax)
-    return replace(estimator, relax=replace(relax, steps=sweeps, omega=omega or relax.omega, tolerance=None))
-
-
-def _sweeps_of(estimator: GradientEstimator) -> int:
-    return estimator.relax.steps if isinstance(estimator, EquilibriumPropagation | Unrolled | RecurrentBackprop) else 1
-
-
-def _fixed_point(relax: Relaxation) -> FixedPoint:
-    check_type("relax", relax, FixedPoint, "FixedPoint(20), whose sweeps calibration can choose")
-    assert isinstance(relax, FixedPoint)
-    return relax
 
 
 def _first_below(errors: Sequence[float], allowed: float) -> int:

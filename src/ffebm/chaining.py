@@ -14,16 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from ffebm.block import EnergyBlock
-from ffebm.energy import Energy, State
 from ffebm.gradient import EquilibriumPropagation
-from ffebm.gradient.equilibrium_propagation import LastBlock
 from ffebm.model import FFEBM, ReadoutCost
-from ffebm.nudge import Nudge
-from ffebm.relaxation import Relaxation
+from ffebm.nudge import Cost
+from ffebm.relaxation import Relaxation, Relaxed
+from ffebm.state import State, error_at
+from ffebm.system import Phase
 
 
 @dataclass(frozen=True)
-class Visit:
+class Passage:
     """One stage and block after inference, ready to be differentiated on their own."""
 
     stage: nn.Module
@@ -33,32 +33,32 @@ class Visit:
     states: list[State]  # the equilibrium, and the sweeps after it where some were asked for
 
 
-def visit(model: FFEBM, inputs: Tensor, further: Relaxation | None = None) -> list[Visit]:
+def passages(model: FFEBM, inputs: Tensor, further: Relaxation | None = None) -> list[Passage]:
     """Inference, block after block; `further` sweeps are made from each equilibrium and kept.
 
     Paper: Alg. [alg:inference-ff-ebm]; with `further`, the two passes of Alg. [alg:id]
     """
-    visits: list[Visit] = []
-    s = inputs.detach()
-    for stage, block in model.chain:
-        s = s.requires_grad_()
-        with torch.enable_grad():
-            x = stage(s)
-        with torch.no_grad():
-            equilibrium = block.relax(block.energy, x).state
-            states = [equilibrium]
-            if further is not None:
-                states = []  # the observer sees the starting state first
-                further(block.energy, x, start=equilibrium, observer=lambda _, state, kept=states: kept.append(state))
-        visits.append(Visit(stage, block, s, x, states))
-        s = states[-1][-1].detach()
-    return visits
+    kept: list[list[State]] = []
+
+    def settle(block: EnergyBlock, x: Tensor) -> Relaxed:
+        relaxed = block.settle(x)
+        states = [relaxed.state]
+        if further is not None:
+            states = []  # the observer sees the starting state first
+            with torch.no_grad():
+                relaxed = further(block.energy, x, start=relaxed.state, observer=lambda _, state: states.append(state))
+        kept.append(states)
+        state = list(relaxed.state)
+        state[block.output] = state[block.output].detach().requires_grad_()  # a leaf, for the stage that it goes into
+        return relaxed._replace(state=tuple(state))
+
+    with torch.enable_grad():
+        visits = list(model.walk(inputs.detach().requires_grad_(), settle))
+    return [Passage(v.stage, v.block, v.s, v.x, states) for v, states in zip(visits, kept, strict=True)]
 
 
 Contrast = Callable[[Tensor], Tensor]  # the scalar to differentiate, as a function of a block's input
 Named = dict[str, Tensor]
-# (visit, contrast, parameters of the contrast, inputs of the stage) -> the gradients of both
-Through = Callable[[Visit, Contrast, Named, Named], Named]
 
 
 @torch.enable_grad()
@@ -71,10 +71,10 @@ def explicit_chain(model: FFEBM, x: Tensor, y: Tensor) -> Named:
     Paper: Alg. [alg:explicit-bp-ep-chain]
     """
 
-    def through(visited: Visit, contrast: Contrast, analog: Named, digital: Named) -> Named:
-        x = visited.x.detach().requires_grad_()
+    def through(passage: Passage, contrast: Contrast, analog: Named, digital: Named) -> Named:
+        x = passage.x.detach().requires_grad_()
         delta_x, *grads = torch.autograd.grad(contrast(x), [x, *analog.values()])  # Δx and g of θ
-        backpropagated = torch.autograd.grad(visited.x, list(digital.values()), delta_x)  # ∂F·Δx
+        backpropagated = torch.autograd.grad(passage.x, list(digital.values()), delta_x)  # ∂F·Δx
         return dict(zip([*analog, *digital], [*grads, *backpropagated], strict=True))
 
     return _chain(model, x, y, through)
@@ -90,11 +90,15 @@ def implicit_chain(model: FFEBM, x: Tensor, y: Tensor) -> Named:
     Paper: Alg. [alg:implicit-bp-ep-chain], Alg. [alg:implicit-bp-ep-chain-detailed]
     """
 
-    def through(visited: Visit, contrast: Contrast, analog: Named, digital: Named) -> Named:
-        grads = torch.autograd.grad(contrast(visited.x), [*analog.values(), *digital.values()])
+    def through(passage: Passage, contrast: Contrast, analog: Named, digital: Named) -> Named:
+        grads = torch.autograd.grad(contrast(passage.x), [*analog.values(), *digital.values()])
         return dict(zip([*analog, *digital], grads, strict=True))
 
     return _chain(model, x, y, through)
+
+
+# (passage, contrast, parameters of the contrast, inputs of the stage) -> the gradients of both
+Through = Callable[[Passage, Contrast, Named, Named], Named]
 
 
 def _chain(model: FFEBM, x: Tensor, y: Tensor, through: Through) -> Named:
@@ -106,22 +110,21 @@ def _chain(model: FFEBM, x: Tensor, y: Tensor, through: Through) -> Named:
     cost = ReadoutCost(model.readout, model.criterion)
     readout = named("", cost)
     delta: Tensor | None = None
-    for index, visited in reversed(list(enumerate(visit(model, x)))):
-        energy, estimator, (state,) = visited.block.energy, visited.block.estimator, visited.states
-        if not isinstance(estimator, EquilibriumPropagation):
-            raise TypeError(f"Chaining needs EquilibriumPropagation in every block, got {estimator} in {energy.label}.")
-        analog = named(f"blocks.{index}.energy", energy)
-        if delta is None and model.nudge == "stationary":
-            output = state[-1].detach().requires_grad_()
+    for index, passage in reversed(list(enumerate(passages(model, x)))):
+        block, (state,) = passage.block, passage.states
+        estimator = block.estimator.nudging
+        if estimator is None:
+            raise TypeError(f"Chaining needs EquilibriumPropagation in every block, got {block.estimator} in {block.label}.")
+        analog = named(f"blocks.{index}.energy", block.energy)
+        if delta is None and (model.nudge == "stationary" or estimator.points.linearised):
+            output = state[block.output].detach().requires_grad_()
             delta, *grads = torch.autograd.grad(cost(output, y).mean(), [output, *readout.values()])
             gradients |= zip(readout, grads, strict=True)
         if delta is None:
             analog |= readout
-            *_, contrast = elastic_contrasts(estimator, visited, LastBlock(energy, cost), y)
-        else:
-            *_, contrast = stationary_contrasts(estimator, visited, delta)
-        digital = named(f"stages.{index}", visited.stage) | {ERROR: visited.s}
-        gradients |= through(visited, contrast, analog, digital)
+        contrast = _contrast(estimator, passage, delta, cost, y)
+        digital = named(f"stages.{index}", passage.stage) | {ERROR: passage.s}
+        gradients |= through(passage, contrast, analog, digital)
         delta = gradients.pop(ERROR)
     return gradients
 
@@ -129,28 +132,37 @@ def _chain(model: FFEBM, x: Tensor, y: Tensor, through: Through) -> Named:
 ERROR = "error handed to the block before"
 
 
-def stationary_contrasts(estimator: EquilibriumPropagation, visited: Visit, delta: Tensor) -> list[Contrast]:
-    """What EP differentiates after 0, 1, ... nudged sweeps under the error `delta` at the block's output."""
-    state = visited.states[0]
-    energy = estimator.around(visited.block.energy, state)
-    deltas = (*[None] * (len(state) - 1), delta)
+def _contrast(estimator: EquilibriumPropagation, passage: Passage, delta: Tensor | None, cost: Cost, y: Tensor) -> Contrast:
+    r"""What EP differentiates: the contrast of two nudged states under the error `delta` at the block's output.
+
+    Without one it is nudged by the loss, and the energy is augmented by it: $E + \beta \ell$.
+    """
+    block, state, x = passage.block, passage.states[0], passage.x.detach()
+    weights, phases = nudge_of(estimator, passage, delta, cost, y)
+    around = estimator.around(block.system, state)
+    readings = estimator.read(around, x, state, phases)
+    high, low = estimator.points.pair(state, readings)
+
+    def contrast(x: Tensor) -> Tensor:
+        total = (weights / estimator.reach(phases) * around.energy.contrast(high, low, x)).sum()
+        if delta is not None:
+            return total
+        return total + (weights * estimator.points.mean([cost(s[block.output], y) for s in readings])).sum()
+
+    return contrast
+
+
+def nudge_of(
+    estimator: EquilibriumPropagation, passage: Passage, delta: Tensor | None, cost: Cost, y: Tensor
+) -> tuple[Tensor, list[Phase]]:
+    """How much each sample counts, and the phases that nudge it: by an error at the block's output, or by the loss itself."""
+    block, x = passage.block, passage.x.detach()
+    if delta is None:
+        weights = x.new_full((len(y),), 1 / len(y))
+        return weights, estimator.phases(estimator.elastic(cost, y, x, block.output), x)
+    deltas = error_at(block.output, delta, len(passage.states[0]))
     sizes = estimator.sizes(deltas)
-    pairs = _nudged_pairs(estimator, energy, visited, estimator.stationary(deltas, sizes))
-    return [lambda x, high=high, low=low: estimator.contrast(energy, x, high, low, sizes) for high, low in pairs]
-
-
-def elastic_contrasts(estimator: EquilibriumPropagation, visited: Visit, last: LastBlock, y: Tensor) -> list[Contrast]:
-    """The same under the loss itself, in the last block."""
-    weights = visited.x.new_full((len(y),), 1 / len(y))
-    around = LastBlock(estimator.around(last.energy, visited.states[0]), last.cost)
-    pairs = _nudged_pairs(estimator, around.energy, visited, estimator.elastic(last.cost, y, like=visited.x))
-    return [lambda x, high=high, low=low: estimator.elastic_contrast(around, x, y, high, low, weights) for high, low in pairs]
-
-
-def _nudged_pairs(estimator: EquilibriumPropagation, energy: Energy, visited: Visit, nudge: Nudge) -> list[tuple[State, State]]:
-    pairs: list[tuple[State, State]] = []
-    estimator.nudged(energy, visited.x.detach(), visited.states[0], nudge, lambda _, high, low: pairs.append((high, low)))
-    return pairs
+    return sizes, estimator.phases(estimator.stationary(deltas, sizes), x)
 
 
 def named(prefix: str, module: nn.Module) -> Named:

@@ -9,18 +9,19 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ffebm.chaining import ERROR, Visit, elastic_contrasts, named, stationary_contrasts, visit
-from ffebm.energy import Energy, State
+from ffebm.block import EnergyBlock
+from ffebm.chaining import ERROR, Passage, named, nudge_of, passages
+from ffebm.energy import Energy
 from ffebm.errors import DivergenceError, UnsettledError
-from ffebm.gradient import EquilibriumPropagation, RecurrentBackprop
+from ffebm.gradient import EquilibriumPropagation, Gradients, RecurrentBackprop
 from ffebm.gradient.equilibrium_propagation import LastBlock
-from ffebm.gradient.estimator import Gradients, differentiate
-from ffebm.iteration import change
+from ffebm.gradient.estimator import differentiate
 from ffebm.model import FFEBM, ReadoutCost
 from ffebm.nudge import Nudge
-from ffebm.relaxation import FixedPoint, Relaxation
+from ffebm.relaxation import FixedPoint, Relaxation, Relaxed
+from ffebm.state import State, change, error_at
 
 SETTLING = 300  # sweeps that are enough for whatever settles
 SETTLED = 1e-5  # what units may still move by, in units of the largest state or of 1
@@ -77,7 +78,7 @@ def converged_gradients(model: FFEBM, x: Tensor, y: Tensor, tolerance: float = 1
     for _, block in exact.chain:
         if block.residual is not None and block.residual.max() > tolerance:
             raise UnsettledError(
-                f"{block.energy.label} still moves by {block.residual.max():.1e} after {steps} sweeps: it has no gradient "
+                f"{block.label} still moves by {block.residual.max():.1e} after {steps} sweeps: it has no gradient "
                 "to converge to. Max-pooling inside a block can cause this; so can weights that are too large."
             )
     return found
@@ -152,13 +153,15 @@ def _settled(model: FFEBM, x: Tensor) -> tuple[FFEBM, bool]:
     The adjoint approaches its end as fast as a block its equilibrium, so it gets as many iterations, and one for each layer
     that an error has to cross. A tolerance would end it before a faint error has arrived.
     """
-    settled = True
-    for stage, block in model.chain:
+
+    def settle(block: EnergyBlock, x: Tensor) -> Relaxed:
         block.relax = replace(block.relax, steps=SETTLING, tolerance=None)  # it ends where only rounding is left
-        state, residual, sweeps = block.equilibrium(stage(x))
+        return block.equilibrium(x)
+
+    settled = True
+    for _, _, block, _, _, (state, residual, sweeps) in model.walk(x, settle):
         settled &= residual.max().item() <= SETTLED * max(1.0, *(s.abs().max().item() for s in state))
         block.estimator = RecurrentBackprop(replace(block.relax, steps=int(sweeps.max()) + len(state)))
-        x = state[-1]
     return model, settled
 
 
@@ -201,7 +204,7 @@ def transients(
     model = deepcopy(model)  # batch-norm must not move for a look
     estimator = EquilibriumPropagation(recorded.transposed, beta=beta)
     generator = torch.Generator().manual_seed(seed)
-    free, unrolled = visit(model, x), visit(model, x, recorded)
+    free, unrolled = passages(model, x), passages(model, x, recorded)
     ep_delta: Tensor | None = None
     id_delta: Tensor | None = None
     found: list[Transient] = []
@@ -223,25 +226,25 @@ Steps = Iterator[dict[str, Tensor]]  # gradients by parameter name, and the erro
 
 
 def _ep_steps(
-    model: FFEBM, index: int, visited: Visit, y: Tensor, estimator: EquilibriumPropagation, delta: Tensor | None
+    model: FFEBM, index: int, passage: Passage, y: Tensor, estimator: EquilibriumPropagation, delta: Tensor | None
 ) -> Steps:
-    energy = visited.block.energy
+    block, free, x = passage.block, passage.states[0], passage.x.detach()
+    cost = ReadoutCost(model.readout, model.criterion)
     readout: dict[str, Tensor] = {}
     if delta is None and model.nudge == "stationary":
-        delta, readout = _through_readout(model, visited.states[0], y)
-    if delta is None:
-        module: nn.Module = LastBlock(energy, ReadoutCost(model.readout, model.criterion))
-        contrasts = elastic_contrasts(estimator, visited, module, y)
-        names = {"energy.": f"blocks.{index}.energy.", "cost.": ""}
-    else:
-        module = energy
-        contrasts = stationary_contrasts(estimator, visited, delta)
-        names = {"": f"blocks.{index}.energy."}
-    for contrast in contrasts:
-        x = visited.x.detach().requires_grad_()
-        found = differentiate(contrast(x), x, module)
-        block = {_renamed(name, names): g for name, g in found.parameters.items()}
-        yield readout | block | _through_stage(visited, index, found.x)
+        delta, readout = _through_readout(model, passage, y)
+    weights, phases = nudge_of(estimator, passage, delta, cost, y)
+    last = LastBlock(estimator.around(block.system, free), cost)
+    swept: list[list[State]] = []
+    estimator.read(last.system, x, free, phases, lambda _, states: swept.append(states))
+    names = {"system.energy.": f"blocks.{index}.energy.", "cost.": ""}
+    for readings in swept:
+        if delta is None:
+            found = estimator.elastic_contrast(last, x, y, free, readings, phases, weights)
+        else:
+            found = estimator.contrast(last.system, x, free, readings, phases, weights).within("system")
+        of_block = {_renamed(name, names): g for name, g in found.parameters.items()}
+        yield readout | of_block | _through_stage(passage, index, found.x)
 
 
 def _renamed(name: str, prefixes: Mapping[str, str]) -> str:
@@ -252,37 +255,39 @@ def _renamed(name: str, prefixes: Mapping[str, str]) -> str:
     return name
 
 
-def _id_steps(model: FFEBM, index: int, visited: Visit, y: Tensor, recorded: Relaxation, delta: Tensor | None) -> Steps:
+def _id_steps(model: FFEBM, index: int, passage: Passage, y: Tensor, recorded: Relaxation, delta: Tensor | None) -> Steps:
     """Backpropagation through the recorded sweeps, one at a time, from the last to the first."""
-    energy = visited.block.energy
+    energy = passage.block.energy
     readout: dict[str, Tensor] = {}
     if delta is None:
-        delta, readout = _through_readout(model, visited.states[-1], y)
-    adjoint = (*map(torch.zeros_like, visited.states[0][:-1]), delta)
-    x = visited.x.detach().requires_grad_()
+        delta, readout = _through_readout(model, passage, y)
+    state = passage.states[0]
+    errors = error_at(passage.block.output, delta, len(state))
+    adjoint = tuple(torch.zeros_like(s) if error is None else error for s, error in zip(state, errors, strict=True))
+    x = passage.x.detach().requires_grad_()
     wanted = named(f"blocks.{index}.energy", energy)
     total = [torch.zeros_like(t) for t in (x, *wanted.values())]
-    yield readout | dict(zip(wanted, total[1:], strict=True)) | _through_stage(visited, index, total[0])
-    for before in reversed(visited.states[:-1]):
+    yield readout | dict(zip(wanted, total[1:], strict=True)) | _through_stage(passage, index, total[0])
+    for before in reversed(passage.states[:-1]):
         state = tuple(s.detach().requires_grad_() for s in before)
         swept = recorded.sweep(energy, state, x)
         inputs = [*state, x, *wanted.values()]
         found = torch.autograd.grad(swept, inputs, adjoint, allow_unused=True, materialize_grads=True)
         adjoint = found[: len(state)]
         total = [so_far + g for so_far, g in zip(total, found[len(state) :], strict=True)]
-        yield readout | dict(zip(wanted, total[1:], strict=True)) | _through_stage(visited, index, total[0])
+        yield readout | dict(zip(wanted, total[1:], strict=True)) | _through_stage(passage, index, total[0])
 
 
-def _through_readout(model: FFEBM, state: State, y: Tensor) -> Gradients:
+def _through_readout(model: FFEBM, passage: Passage, y: Tensor) -> Gradients:
     """The error at the output of the last block, and the readout's gradients."""
-    output = state[-1].detach().requires_grad_()
+    output = passage.states[-1][passage.block.output].detach().requires_grad_()
     cost = ReadoutCost(model.readout, model.criterion)
     return differentiate(cost(output, y).mean(), output, cost)
 
 
-def _through_stage(visited: Visit, index: int, delta_x: Tensor) -> dict[str, Tensor]:
-    wanted = named(f"stages.{index}", visited.stage)
-    delta, *found = torch.autograd.grad(visited.x, [visited.s, *wanted.values()], delta_x, retain_graph=True)
+def _through_stage(passage: Passage, index: int, delta_x: Tensor) -> dict[str, Tensor]:
+    wanted = named(f"stages.{index}", passage.stage)
+    delta, *found = torch.autograd.grad(passage.x, [passage.s, *wanted.values()], delta_x, retain_graph=True)
     return dict(zip(wanted, found, strict=True)) | {ERROR: delta}
 
 

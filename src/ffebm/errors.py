@@ -2,6 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_BLOCK = ContextVar("block", default="the block")
+
+
+def block_name() -> str:
+    """How errors name the block that is at work: a block knows its name, and what works for it need not."""
+    return _BLOCK.get()
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Have errors name this block for a while."""
+    token = _BLOCK.set(name)
+    try:
+        yield
+    finally:
+        _BLOCK.reset(token)
+
 
 class DivergenceError(RuntimeError):
     """A relaxation left the finite numbers, or ran away from its starting scale."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import NamedTuple, TypeVar, final
 
 import torch
@@ -14,6 +15,7 @@ from torch.nn.grad import conv2d_weight
 
 from ffebm.checks import check_size
 from ffebm.pooling import Pool
+from ffebm.state import dot, repeated
 
 M = TypeVar("M", bound=nn.Module)
 Shape = tuple[int, ...]
@@ -48,12 +50,14 @@ class Interaction(nn.Module, ABC):
         """The energy of the edge for every sample, shape (B,)."""
         return -dot(post, self.up(pre))
 
+    def contact(self, pre: Tensor) -> Contact:
+        """The edge where it meets this state below it, for sweeps that no graph records."""
+        return Contact(self, pre)
+
     def contrast(self, high: Ends, low: Ends) -> Tensor:
         """A value per sample, shape (B,), with the parameters' derivative of `forward(*high) - forward(*low)`.
 
-        Subclasses override it to subtract states before they are multiplied. The two ends are nearly equal, and in float32 the
-        difference of their products loses one to five more digits than the products of their differences
-        (results/contrast_accuracy.md).
+        Override it to subtract states before they are multiplied, as `contrast_gradient` of `Dense` and `Convolution` does.
         """
         return self(*high) - self(*low)
 
@@ -67,13 +71,39 @@ class Interaction(nn.Module, ABC):
             grads = torch.autograd.grad(total, list(wanted.values()), allow_unused=True, materialize_grads=True)
         return dict(zip(wanted, grads, strict=True))
 
-    def held(self, pre: Tensor) -> Interaction:
+    def latched(self, pre: Tensor) -> Interaction:
         """The edge with those choices fixed that it makes for `pre`, as max-pooling does; itself, where it makes none."""
         return self
 
-    def _holds_only(self, *names: str) -> bool:
-        """Whether the parameters are these and no others: a parametrised weight is a function of one, not one itself."""
-        return all(name in names for name, _ in self.named_parameters())
+    def repeated(self, copies: int) -> Interaction:
+        """The edge of a batch that holds every sample so many times: only what is latched sample by sample differs."""
+        return self
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it takes one unit and leaves another, as max-pooling does."""
+        return False
+
+    @property
+    def holomorphic(self) -> bool:
+        """Whether it takes complex states."""
+        return False
+
+    def _pulled_back(self, **gradients: Callable[[], Tensor]) -> dict[str, Tensor]:
+        """Gradients of tensors that it computes with, as gradients of its parameters: a weight may be parametrised."""
+        wanted = {name: p for name, p in self.named_parameters() if p.requires_grad}
+        if wanted.keys() <= gradients.keys():
+            return {name: gradients[name]() for name in wanted}
+        with torch.enable_grad():
+            used = {name: tensor for name in gradients if (tensor := getattr(self, name)) is not None and tensor.requires_grad}
+        found = torch.autograd.grad(
+            list(used.values()),
+            list(wanted.values()),
+            [gradients[name]() for name in used],
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        return dict(zip(wanted, found, strict=True))
 
     def check_hooks(self, where: str) -> None:
         """Refuse tensors that a hook on `forward` renews, as pruning does: sweeps call `up` and `down`, which run no hooks."""
@@ -107,21 +137,20 @@ class Dense(Interaction):
     def down(self, pre: Tensor, post: Tensor) -> Tensor:
         return (post @ self.weight).view_as(pre)
 
-    def contrast(self, high: Ends, low: Ends) -> Tensor:
-        pre, post = _mean_and_difference(high[0], low[0]), _mean_and_difference(high[1], low[1])
-        return -dot(post.difference, self.up(pre.mean)) - dot(post.mean, F.linear(pre.difference.flatten(1), self.weight))
+    def contact(self, pre: Tensor) -> Contact:
+        return Contact(self, pre, fresh=True)
 
     def contrast_gradient(self, high: Ends, low: Ends, weights: Tensor) -> dict[str, Tensor]:
-        if not self._holds_only("weight", "bias"):
-            return super().contrast_gradient(high, low, weights)
         pre, post = _mean_and_difference(high[0], low[0]), _mean_and_difference(high[1], low[1])
         weighted = _Pair(*(-weights.unsqueeze(1) * part for part in post))
-        gradients: dict[str, Tensor] = {}
-        if self.weight.requires_grad:
-            gradients["weight"] = weighted.difference.mT @ pre.mean.flatten(1) + weighted.mean.mT @ pre.difference.flatten(1)
-        if self.bias is not None and self.bias.requires_grad:
-            gradients["bias"] = weighted.difference.sum(0)
-        return gradients
+        return self._pulled_back(
+            weight=lambda: weighted.difference.mT @ pre.mean.flatten(1) + weighted.mean.mT @ pre.difference.flatten(1),
+            bias=lambda: weighted.difference.sum(0),
+        )
+
+    @property
+    def holomorphic(self) -> bool:
+        return True
 
     def out_shape(self, shape: Shape) -> Shape:
         out_features, in_features = self.weight.shape
@@ -138,14 +167,6 @@ class Dense(Interaction):
     def extra_repr(self) -> str:
         out_features, in_features = self.weight.shape
         return f"{in_features}, {out_features}, bias={self.bias is not None}"
-
-
-class Visit(NamedTuple):
-    """What a convolutional edge computed on the way up."""
-
-    convolved: Tensor
-    pooled: Tensor
-    positions: Tensor | None  # of the pooling
 
 
 @final
@@ -175,50 +196,45 @@ class Convolution(Interaction):
         self.pool = pool
 
     def up(self, pre: Tensor) -> Tensor:
-        u = self._convolve(pre)
+        u = self.convolve(pre)
         return u if self.pool is None else self.pool(u)
 
-    def visit(self, pre: Tensor) -> Visit:
-        """`up`, with all that `down` can reuse of it."""
-        u = self._convolve(pre)
-        return Visit(u, u, None) if self.pool is None else Visit(u, *self.pool.pooled(u))
+    def down(self, pre: Tensor, post: Tensor) -> Tensor:
+        return self.convolve_back(pre, self._unpool(pre, post))
 
-    def down(self, pre: Tensor, post: Tensor, visit: Visit | None = None) -> Tensor:
-        post = self._unpool(pre, post, visit)
-        kernel = self.weight.shape[-1]
-        # A strided convolution drops the last rows that do not fill a window; the transpose gives them back, as zeros.
-        lost = [(size + 2 * self.padding - kernel) % self.stride for size in pre.shape[2:]]
-        return F.conv_transpose2d(post, self.weight, None, self.stride, self.padding, lost)
+    def contact(self, pre: Tensor) -> Contact:
+        return Contact(self, pre, fresh=True) if self.pool is None else _PooledContact(self, pre, self.pool)
 
-    def held(self, pre: Tensor) -> Convolution:
-        if self.pool is None or (pool := self.pool.held(self._convolve(pre))) is self.pool:
+    def latched(self, pre: Tensor) -> Convolution:
+        if self.pool is None or not self.pool.chooses:
+            return self
+        return with_children(self, pool=self.pool.latched(self.convolve(pre)))
+
+    def repeated(self, copies: int) -> Convolution:
+        if self.pool is None or (pool := self.pool.repeated(copies)) is self.pool:
             return self
         return with_children(self, pool=pool)
 
-    def contrast(self, high: Ends, low: Ends) -> Tensor:
-        if self.pool is not None and any(True for _ in self.pool.parameters()):
-            return super().contrast(high, low)  # what follows holds the pooling fixed
-        with torch.no_grad():  # the edge is bilinear in `pre` and in `post` as it arrives behind the pooling
-            unpooled = _mean_and_difference(self._unpool(*high), self._unpool(*low))
-            pre = _mean_and_difference(high[0], low[0])
-        change = F.conv2d(pre.difference, self.weight, None, self.stride, self.padding)
-        return -dot(unpooled.difference, self._convolve(pre.mean)) - dot(unpooled.mean, change)
-
     def contrast_gradient(self, high: Ends, low: Ends, weights: Tensor) -> dict[str, Tensor]:
-        if not self._holds_only("weight", "bias"):
-            return super().contrast_gradient(high, low, weights)
-        weights = -weights.view(-1, 1, 1, 1)
+        if self.pool is not None and any(True for _ in self.pool.parameters()):
+            return super().contrast_gradient(high, low, weights)  # what follows has the pooling stand still
+        # The edge is bilinear in `pre` and in `post` as it arrives behind the pooling.
         unpooled = _mean_and_difference(self._unpool(*high), self._unpool(*low))
         pre = _mean_and_difference(high[0], low[0])
         for part in unpooled:
-            part.mul_(weights)
-        gradients: dict[str, Tensor] = {}
-        if self.weight.requires_grad:
-            gradients["weight"] = self._correlate(pre.mean, unpooled.difference)
-            gradients["weight"] += self._correlate(pre.difference, unpooled.mean)
-        if self.bias is not None and self.bias.requires_grad:
-            gradients["bias"] = unpooled.difference.sum((0, 2, 3))
-        return gradients
+            part.mul_(-weights.view(-1, 1, 1, 1))
+        return self._pulled_back(
+            weight=lambda: self._correlate(pre.mean, unpooled.difference) + self._correlate(pre.difference, unpooled.mean),
+            bias=lambda: unpooled.difference.sum((0, 2, 3)),
+        )
+
+    @property
+    def chooses(self) -> bool:
+        return self.pool is not None and self.pool.chooses
+
+    @property
+    def holomorphic(self) -> bool:
+        return self.pool is None or self.pool.holomorphic
 
     def _correlate(self, pre: Tensor, post: Tensor) -> Tensor:
         """The derivative of post · (weight ⋆ pre) with respect to the weight, without computing the convolution itself."""
@@ -243,17 +259,20 @@ class Convolution(Interaction):
     def macs(self, shape: Shape) -> int:
         return self.weight.numel() * math.prod(self._convolved(shape))
 
-    def _convolve(self, pre: Tensor) -> Tensor:
+    def convolve(self, pre: Tensor) -> Tensor:
+        """The current up before it is pooled."""
         return F.conv2d(pre, self.weight, self.bias, self.stride, self.padding)
 
-    def _unpool(self, pre: Tensor, post: Tensor, visit: Visit | None = None) -> Tensor:
+    def convolve_back(self, pre: Tensor, post: Tensor) -> Tensor:
+        """The current that `post` sends back through the convolution, onto a layer like `pre`."""
+        kernel = self.weight.shape[-1]
+        # A strided convolution drops the last rows that do not fill a window; the transpose gives them back, as zeros.
+        lost = [(size + 2 * self.padding - kernel) % self.stride for size in pre.shape[2:]]
+        return F.conv_transpose2d(post, self.weight, None, self.stride, self.padding, lost)
+
+    def _unpool(self, pre: Tensor, post: Tensor) -> Tensor:
         """The current that `post` sends back through the pooling, onto the convolved image."""
-        if self.pool is None:
-            return post
-        u = self._convolve(pre) if visit is None else visit.convolved
-        if visit is None or visit.positions is None:
-            return self.pool.transpose(u, post)
-        return self.pool.transpose(u, post, visit.positions)
+        return post if self.pool is None else self.pool.transpose(self.convolve(pre), post)
 
     def _convolved(self, shape: Shape) -> list[int]:
         kernel = self.weight.shape[-1]
@@ -265,6 +284,50 @@ class Convolution(Interaction):
             f"{in_channels}, {out_channels}, kernel={kernel}, stride={self.stride}, padding={self.padding}, "
             f"bias={self.bias is not None}"
         )
+
+
+class Contact:
+    """An edge where it meets a state below it. The currents it gives are the caller's to overwrite.
+
+    Args:
+        fresh: whether the edge returns new tensors; that of somebody else's may return its argument, or a buffer.
+    """
+
+    def __init__(self, edge: Interaction, pre: Tensor, *, fresh: bool = False) -> None:
+        self.edge = edge
+        self.pre = pre
+        self.fresh = fresh
+
+    def up(self, copies: int = 1) -> Tensor:
+        """The current up; where the state holds the same samples so many times, it is computed once."""
+        if copies > 1:
+            return repeated(self.edge.up(self.pre[: len(self.pre) // copies]), copies)
+        return self._own(self.edge.up(self.pre))
+
+    def down(self, post: Tensor) -> Tensor:
+        """The current down from `post`."""
+        return self._own(self.edge.down(self.pre, post))
+
+    def _own(self, current: Tensor) -> Tensor:
+        return current if self.fresh else current.clone()
+
+
+class _PooledContact(Contact):
+    """Remembers what was convolved and pooled on the way up for the way down."""
+
+    edge: Convolution
+
+    def __init__(self, edge: Convolution, pre: Tensor, pool: Pool) -> None:
+        super().__init__(edge, pre)
+        self.pool = pool
+        self.convolved = edge.convolve(pre)
+        self.pooled, self.positions = pool.pooled(self.convolved)
+
+    def up(self, copies: int = 1) -> Tensor:
+        return self.pooled.clone()
+
+    def down(self, post: Tensor) -> Tensor:
+        return self.edge.convolve_back(self.pre, self.pool.transpose(self.convolved, post, self.positions))
 
 
 class _Pair(NamedTuple):
@@ -282,8 +345,3 @@ def with_children(module: M, **children: nn.Module) -> M:
     other = copy.copy(module)
     other._modules = {**module._modules, **children}
     return other
-
-
-def dot(a: Tensor, b: Tensor) -> Tensor:
-    """The scalar product of every sample, shape (B,)."""
-    return (a * b).sum(tuple(range(1, a.dim())))  # flattening a channels-last image would copy it

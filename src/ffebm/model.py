@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ffebm.block import EnergyBlock, refuse_tracing
+from ffebm.block import AnalogBlock, EnergyBlock, refuse_tracing
 from ffebm.checks import check_choice, check_samples_stay_apart, check_type
 from ffebm.gradient import GradientEstimator
-from ffebm.relaxation import Relaxation, check_tensor
+from ffebm.relaxation import Relaxation, Relaxed
+from ffebm.relaxation.relaxation import check_tensor
 from ffebm.summary import Summary, summarise
 
 Criterion = Callable[[Tensor, Tensor], Tensor]  # (logits, y) -> one loss per sample
@@ -37,6 +38,24 @@ def _losses(output: Output) -> Tensor:
 
 # Put in afterwards: torch and accelerate take only a tuple without a further base for a named tuple.
 setattr(Output, "losses", property(_losses, doc="The loss of every sample, shape (B,), when a target was given."))  # noqa: B010
+
+
+class Visit(NamedTuple):
+    """A stage and the block behind it, with what went through them."""
+
+    number: int  # from 1
+    stage: nn.Module
+    block: EnergyBlock
+    s: Tensor  # into the stage
+    x: Tensor  # out of the stage, into the block
+    relaxed: Relaxed  # where the block settled
+
+    @property
+    def output(self) -> Tensor:
+        return self.relaxed.state[self.block.output]
+
+
+Settle = Callable[[EnergyBlock, Tensor], Relaxed]  # how a block settles at an input
 
 
 class FFEBM(nn.Module):
@@ -64,7 +83,7 @@ class FFEBM(nn.Module):
     def __init__(
         self,
         stages: Sequence[nn.Module],
-        blocks: Sequence[EnergyBlock],
+        blocks: Sequence[AnalogBlock],
         readout: nn.Module,
         criterion: Criterion | None = None,
         *,
@@ -90,24 +109,47 @@ class FFEBM(nn.Module):
             instead = 'Move it into the last stage, or use nudge="stationary".'
             check_samples_stay_apart("The readout", readout, instead)
         for number, block in enumerate(blocks, 1):
-            block.energy.name = block.energy.name or f"block {number} of {len(blocks)}"
+            block.name = block.name or f"block {number} of {len(blocks)}"
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Output:
         self._check(x, y)
-        *earlier, (last_stage, last_block) = self.chain
-        for stage, block in earlier:
-            x = block(self._run(stage, x))
-        x = self._run(last_stage, x)
-        if y is not None and self.nudge == "elastic":
-            losses, relaxed = last_block.losses(x, ReadoutCost(self.readout, self.criterion), y)
+        losses: Tensor | None = None
+        cost = ReadoutCost(self.readout, self.criterion)
+
+        def nudged_by_loss(block: AnalogBlock, x: Tensor) -> Relaxed:
+            nonlocal losses
+            assert y is not None
+            losses, relaxed = block.losses(x, cost, y)
+            return relaxed
+
+        elastic = y is not None and self.nudge == "elastic"
+        output = x
+        for visit in self.walk(x, lambda block, x: block.equilibrium(x), nudged_by_loss if elastic else None):
+            output = visit.output
+        if losses is not None:
             with torch.no_grad():
-                logits = self.readout(relaxed.state[-1].detach())
+                logits = self.readout(output.detach())
             return Output(_for_metrics(logits, losses), losses)
-        logits = self.readout(last_block(x))
+        logits = self.readout(output)
         if y is None:
             return Output(logits)
         losses = per_sample_losses(self.criterion, logits, y)
         return Output(_for_metrics(logits, losses), losses)
+
+    def walk(self, s: Tensor, settle: Settle = AnalogBlock.settle, last: Settle | None = None) -> Iterator[Visit]:
+        """Go through all stages and blocks, from the input on, and see what goes into each and where it settles.
+
+        Args:
+            settle: how a block settles; by default freely, without a graph.
+            last: how the last one does, if otherwise.
+        """
+        chain = self.chain
+        for number, (stage, block) in enumerate(chain, 1):
+            x = self._run(stage, s)
+            relaxed = (last or settle)(block, x) if number == len(chain) else settle(block, x)
+            visit = Visit(number, stage, block, s, x, relaxed)
+            yield visit
+            s = visit.output
 
     def _run(self, stage: nn.Module, s: Tensor) -> Tensor:
         if not (self.recompute and torch.is_grad_enabled()):
@@ -155,7 +197,7 @@ class FFEBM(nn.Module):
         shape = self.input_shape if input_shape is None else tuple(input_shape)
         if shape is None:
             raise ValueError("This model does not know the shape of its input: give `input_shape`, for example (3, 32, 32).")
-        return summarise(self.chain, self.readout, shape)
+        return summarise(self, shape)
 
     def extra_repr(self) -> str:
         return f"nudge={self.nudge!r}"

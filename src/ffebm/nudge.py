@@ -3,6 +3,7 @@ r"""Nudges: the small force $\beta\, \partial_s C$ that tilts an energy towards 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -10,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ffebm.energy import State, per_sample
+from ffebm.state import Deltas, State, per_sample, repeated
 
 
 class Cost(Protocol):
@@ -19,16 +20,37 @@ class Cost(Protocol):
     def __call__(self, output: Tensor, y: Tensor) -> Tensor: ...
 
 
+Strength = float | complex | Tensor  # of a nudge; a tensor has one for every sample, shape (B,)
+
+
 class Nudge(ABC):
     """A force on the layers of a block, sample by sample."""
 
     @abstractmethod
     def force(self, state: State, layer: int) -> Tensor | None:
-        """What a sweep subtracts from the drive of this layer (0-based); None for a layer that is left alone."""
+        """What pulls at this layer (0-based); None for a layer that is left alone."""
 
     def part(self, samples: slice) -> Nudge | None:
         """The nudge of these samples alone, or None where that cannot be told: then all relax together."""
         return None
+
+    def copies(self, strengths: Sequence[Strength]) -> Nudge:
+        """The nudge of a batch that holds the same samples several times, one copy after the other, each nudged as strongly."""
+        return _Copies(self, tuple(strengths))
+
+
+@dataclass(frozen=True)
+class _Copies(Nudge):
+    """Any nudge, asked for each copy of the batch in turn."""
+
+    nudge: Nudge
+    strengths: tuple[Strength, ...]
+
+    def force(self, state: State, layer: int) -> Tensor | None:
+        copies = zip(*(s.chunk(len(self.strengths)) for s in state), strict=True)
+        forces = [self.nudge.force(copy, layer) for copy in copies]
+        scaled = [_times(strength, force) for strength, force in zip(self.strengths, forces, strict=True) if force is not None]
+        return torch.cat(scaled) if len(scaled) == len(forces) else None
 
 
 @dataclass(frozen=True)
@@ -37,35 +59,36 @@ class Stationary(Nudge):
 
     Args:
         beta: the strength for every sample, shape (B,).
-        deltas: the error signal at every layer, or None where there is none; for B samples, or for a part of B that is
-            repeated, one copy of the batch after the other.
+        deltas: the error signal at every layer, or None where there is none.
 
     Paper: Theorem [theorem:main-result], Alg. [alg:asynchronous]
     """
 
     beta: Tensor
-    deltas: tuple[Tensor | None, ...]
+    deltas: Deltas
 
     def force(self, state: State, layer: int) -> Tensor | None:
         return self._forces[layer]
 
-    def part(self, samples: slice) -> Stationary | None:
-        if any(d is not None and len(d) != len(self.beta) for d in self.deltas):
-            return None  # copies stay together
+    def part(self, samples: slice) -> Stationary:
         return Stationary(self.beta[samples], tuple(d if d is None else d[samples] for d in self.deltas))
 
-    @cached_property
-    def _forces(self) -> tuple[Tensor | None, ...]:
-        return tuple(d if d is None else self._force(d) for d in self.deltas)
+    def copies(self, strengths: Sequence[Strength]) -> Stationary:
+        beta = torch.cat([self.beta * strength for strength in strengths])
+        return Stationary(beta, tuple(d if d is None else repeated(d, len(strengths)) for d in self.deltas))
 
-    def _force(self, delta: Tensor) -> Tensor:
-        beta = per_sample(self.beta, delta).unflatten(0, (-1, len(delta)))
-        return (beta * delta).flatten(0, 1)
+    @cached_property
+    def _forces(self) -> Deltas:
+        return tuple(d if d is None else per_sample(self.beta, d) * d for d in self.deltas)
 
 
 @dataclass(frozen=True)
 class Elastic(Nudge):
     r"""A force that follows the state: the energy gains $\beta\, \ell(s_L, y)$, and its gradient is taken anew at every sweep.
+
+    Args:
+        beta: the strength for every sample, shape (B,).
+        output: the layer that the cost is a function of.
 
     Paper: Eq. [eq:augmented-E-last-block], Alg. [alg:asynchronous-last-block]
     """
@@ -73,14 +96,23 @@ class Elastic(Nudge):
     beta: Tensor
     cost: Cost
     y: Tensor
+    output: int = -1
 
     def force(self, state: State, layer: int) -> Tensor | None:
-        if layer != len(state) - 1:
+        if layer != self.output % len(state):
             return None
         with torch.enable_grad():
-            output = state[-1].detach().requires_grad_()
+            output = state[layer].detach().requires_grad_()
             (gradient,) = torch.autograd.grad(self.cost(output, self.y).sum(), output)
         return per_sample(self.beta, gradient) * gradient
 
     def part(self, samples: slice) -> Elastic:
-        return Elastic(self.beta[samples], self.cost, self.y[samples])
+        return Elastic(self.beta[samples], self.cost, self.y[samples], self.output)
+
+    def copies(self, strengths: Sequence[Strength]) -> Elastic:
+        beta = torch.cat([self.beta * strength for strength in strengths])
+        return Elastic(beta, self.cost, repeated(self.y, len(strengths)), self.output)
+
+
+def _times(strength: Strength, force: Tensor) -> Tensor:
+    return (per_sample(strength, force) if isinstance(strength, Tensor) else strength) * force

@@ -3,12 +3,14 @@ r"""Pooling $\mathcal P$ and its transpose, for use between digital layers and i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ffebm.checks import check_size
+from ffebm.state import repeated
 
 
 class Pool(nn.Module, ABC):
@@ -17,6 +19,11 @@ class Pool(nn.Module, ABC):
     Inside an energy the term $s_{\ell+1} \cdot \mathcal P(u)$ also acts back on $u$, so a pool knows its transpose,
     $\partial_u (g \cdot \mathcal P(u))$, in closed form.
     """
+
+    holomorphic: ClassVar[bool] = False  # whether it takes complex images
+    chooses: ClassVar[bool] = (
+        False  # whether it takes one unit of each window, and so may flip where the layer above is negative
+    )
 
     def __init__(self, window: int = 2, stride: int | None = None) -> None:
         super().__init__()
@@ -37,8 +44,12 @@ class Pool(nn.Module, ABC):
         """The pooled image, and what `transpose` can reuse of the work; None where there is nothing."""
         return self(u), None
 
-    def held(self, u: Tensor) -> Pool:
+    def latched(self, u: Tensor) -> Pool:
         """The pooling that goes on choosing what this one chooses for `u`; itself, where it does not choose."""
+        return self
+
+    def repeated(self, copies: int) -> Pool:
+        """The pooling of a batch that holds every image so many times; only what is latched image by image differs."""
         return self
 
     def out_size(self, size: int) -> int:
@@ -52,6 +63,8 @@ class Pool(nn.Module, ABC):
 class MaxPool(Pool):
     """The largest value of each window; the paper's pooling."""
 
+    chooses: ClassVar[bool] = True
+
     def forward(self, u: Tensor) -> Tensor:
         return F.max_pool2d(u, self.window, self.stride)
 
@@ -63,21 +76,22 @@ class MaxPool(Pool):
             _, positions = self.pooled(u.detach())
         return _max_pool_backward(self, u, g, positions)
 
-    def held(self, u: Tensor) -> Pool:
-        return HeldPool(self, self.pooled(u)[1])
+    def latched(self, u: Tensor) -> Pool:
+        positions = self.pooled(u)[1]
+        assert positions is not None
+        return LatchedPool(self, positions)
 
 
-class HeldPool(Pool):
+class LatchedPool(Pool):
     """Max-pooling whose positions are given and stay: a linear map.
 
     Args:
-        positions: what `MaxPool.pooled` gave for B images. It serves any number of copies of the batch, one after the other.
+        positions: what `MaxPool.pooled` gave for a batch of images; it serves as many.
     """
 
-    def __init__(self, pool: MaxPool, positions: Tensor | None) -> None:
+    def __init__(self, pool: Pool, positions: Tensor) -> None:
         super().__init__(pool.window, pool.stride)
-        assert positions is not None
-        self._positions = {len(positions): positions}
+        self._positions = positions
 
     def forward(self, u: Tensor) -> Tensor:
         positions = self._for(u)
@@ -89,29 +103,33 @@ class HeldPool(Pool):
         return torch.gather(u.flatten(2), 2, positions.flatten(2)).view_as(positions)
 
     def pooled(self, u: Tensor) -> tuple[Tensor, Tensor | None]:
-        return self(u), self._for(u)
+        return self(u), self._positions
 
     def transpose(self, u: Tensor, g: Tensor, positions: Tensor | None = None) -> Tensor:
         return _max_pool_backward(self, u, g, self._for(u))
 
+    def repeated(self, copies: int) -> Pool:
+        return LatchedPool(self, repeated(self._positions, copies))
+
     def _for(self, u: Tensor) -> Tensor:
-        """The positions of as many copies as `u` holds."""
-        if len(u) not in self._positions:
-            held = next(iter(self._positions.values()))
-            copies, rest = divmod(len(u), len(held))
-            if rest or not copies:
-                raise ValueError(f"Positions are held for {len(held)} images, or copies of them all, got {len(u)}.")
-            self._positions[len(u)] = torch.cat([held] * copies)
-        return self._positions[len(u)]
+        if len(u) != len(self._positions):
+            raise ValueError(f"Positions are latched for {len(self._positions)} images, got {len(u)}: latch them for these.")
+        return self._positions
 
 
 class AveragePool(Pool):
     """The mean of each window: linear, so odd/even sweeps stay an exact coordinate descent."""
 
+    holomorphic: ClassVar[bool] = True
+
     def forward(self, u: Tensor) -> Tensor:
+        if u.is_complex():
+            return torch.complex(self(u.real), self(u.imag))
         return F.avg_pool2d(u, self.window, self.stride)
 
     def transpose(self, u: Tensor, g: Tensor, positions: Tensor | None = None) -> Tensor:
+        if g.is_complex():
+            return torch.complex(self.transpose(u.real, g.real), self.transpose(u.real, g.imag))
         window, stride = [self.window] * 2, [self.stride] * 2
         return torch.ops.aten.avg_pool2d_backward(g, u, window, stride, [0, 0], False, True, None)
 

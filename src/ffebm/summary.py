@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ffebm.block import EnergyBlock
-from ffebm.feedforward import Feedforward
+from ffebm.relaxation import Relaxed
+
+if TYPE_CHECKING:
+    from ffebm.model import FFEBM
 
 
 @dataclass(frozen=True)
@@ -61,45 +65,61 @@ class Summary:
 
 
 @torch.no_grad()
-def summarise(chain: Sequence[tuple[nn.Module, EnergyBlock]], readout: nn.Module, input_shape: tuple[int, ...]) -> Summary:
+def summarise(model: FFEBM, input_shape: tuple[int, ...]) -> Summary:
     """Push one empty sample through the stages, in evaluation mode, without relaxing anything."""
-    parts = [part for pair in chain for part in pair]
-    reference = next(nn.ModuleList([*parts, readout]).parameters(), torch.empty(0))
+    reference = next(model.parameters(), torch.empty(0))
     x = torch.zeros(1, *input_shape, dtype=reference.dtype, device=reference.device)
     rows: list[Row] = []
-    for number, (stage, block) in enumerate(chain, 1):
-        x, row = _digital(f"stage {number}", stage, x)
-        state = block.energy.init_state(x)
-        shapes = tuple(tuple(s.shape[1:]) for s in state)
-        macs = block.energy.sweep_macs(tuple(x.shape[1:]))
-        rows += [row, Row(f"block {number}", "analog", shapes, _parameters(block), macs)]
-        x = state[-1]
-    _, row = _digital("readout", readout, x)
-    return Summary((*rows, row))
+    with _evaluation(model), _counting(*model.stages, model.readout) as counts:
+        for visit in model.walk(x, _unsettled):
+            number, stage, block, _, x, (state, *_) = visit
+            rows.append(_digital(f"stage {number}", stage, x, counts))
+            shapes = tuple(tuple(s.shape[1:]) for s in state)
+            rows.append(Row(f"block {number}", "analog", shapes, _parameters(block), block.sweep_macs(tuple(x.shape[1:]))))
+            x = visit.output
+        rows.append(_digital("readout", model.readout, model.readout(x), counts))
+    return Summary(tuple(rows))
 
 
-def _digital(part: str, module: nn.Module, x: Tensor) -> tuple[Tensor, Row]:
-    """Run a stage and count the multiply-accumulates of its convolutions and linear layers."""
-    counts: list[int | None] = []
+def _unsettled(block: EnergyBlock, x: Tensor) -> Relaxed:
+    """Where a block would start."""
+    state = tuple(x.new_zeros(1, *shape) for shape in block.layer_shapes(x))
+    return Relaxed(state, x.new_zeros(1), torch.zeros(1))
 
-    def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        if isinstance(layer, Feedforward):
-            counts.append(layer.macs(tuple(inputs[0].shape[1:])))
-        elif isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
-            counts.append(layer.weight[0].numel() * math.prod(output.shape[1:]))
-        elif isinstance(layer, nn.Linear):
-            counts.append(layer.weight.numel() * math.prod(output.shape[1:-1]))
-        elif any(p.dim() > 1 for p in layer.parameters(recurse=False)):
-            counts.append(None)  # a matrix in a layer that is not known here
 
-    with _evaluation(module):
-        hooks = [layer.register_forward_hook(count) for layer in module.modules()]
-        try:
-            output = module(x)
-        finally:
-            for hook in hooks:
-                hook.remove()
-    return output, Row(part, "digital", (tuple(output.shape[1:]),), _parameters(module), _total(counts))
+def _digital(part: str, module: nn.Module, output: Tensor, counts: Counts) -> Row:
+    return Row(part, "digital", (tuple(output.shape[1:]),), _parameters(module), _total(counts[module]))
+
+
+Counts = dict[nn.Module, list[int | None]]  # multiply-accumulates by the part that made them; None where they are not known
+
+
+@contextmanager
+def _counting(*parts: nn.Module) -> Iterator[Counts]:
+    """Count what the layers of these parts multiply, as long as it lasts."""
+    counts: Counts = {part: [] for part in parts}
+    hooks = [
+        layer.register_forward_hook(lambda *call, part=part: counts[part].extend(_count(*call)))
+        for part in counts
+        for layer in part.modules()
+    ]
+    try:
+        yield counts
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> list[int | None]:
+    """The multiply-accumulates of one layer, if it makes any itself."""
+    own = getattr(layer, "macs", None)  # a layer that knows
+    if own is not None:
+        return [own(tuple(inputs[0].shape[1:]))]
+    if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        return [layer.weight[0].numel() * math.prod(output.shape[1:])]
+    if isinstance(layer, nn.Linear):
+        return [layer.weight.numel() * math.prod(output.shape[1:-1])]
+    return [None] if any(p.dim() > 1 for p in layer.parameters(recurse=False)) else []  # a matrix not known here
 
 
 @contextmanager

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from ffebm.block import EnergyBlock
-from ffebm.energy import Energy, State
-from ffebm.gradient import EquilibriumPropagation, GradientEstimator, RecurrentBackprop, Unrolled
+from ffebm.energy import Energy
+from ffebm.gradient import EquilibriumPropagation, GradientEstimator, Gradients, RecurrentBackprop, Unrolled
 from ffebm.gradient.estimator import differentiate
 from ffebm.relaxation import FixedPoint, Relaxation
+from ffebm.state import State
 
 
 class EnergyConformance(ABC):
@@ -73,10 +74,40 @@ class EnergyConformance(ABC):
     def test_contrast_is_a_difference_of_energies(self) -> None:
         energy, x, state = self._settle()
         high, low = _shaken(energy, state, seed=1), _shaken(energy, state, seed=2)
+        weights = torch.linspace(0.5, 2, len(x)).to(x)
         x.requires_grad_()
-        ours = differentiate(energy.contrast(high, low, x).sum(), x, energy)
-        expected = differentiate((energy(high, x) - energy(low, x)).sum(), x, energy)
-        torch.testing.assert_close(ours, expected, rtol=1e-8, atol=1e-10)
+        expected = differentiate((weights * (energy(high, x) - energy(low, x))).sum(), x, energy)
+        by_autograd = differentiate((weights * energy.contrast(high, low, x)).sum(), x, energy)
+        torch.testing.assert_close(by_autograd, expected, rtol=1e-8, atol=1e-10)
+        closed_form = Gradients(*energy.contrast_gradient(high, low, x.detach(), weights))
+        torch.testing.assert_close(closed_form, expected, rtol=1e-8, atol=1e-10)
+
+    def test_minimising_a_layer_leaves_no_current_but_the_force(self) -> None:
+        energy, x, state = self._settle()
+        state = _shaken(energy, state)
+        for layer, (activation, s) in enumerate(zip(energy.activations, state, strict=True)):
+            force = torch.linspace(-0.1, 0.1, s.numel()).to(s).view_as(s)
+            expected = activation.sigma(energy.drive(state, x, layer) - force / energy.layer_weight(layer))
+            torch.testing.assert_close(energy.minimise(layer, state, x, force), expected, rtol=1e-8, atol=1e-10)
+
+    def test_the_session_is_the_energy(self) -> None:
+        energy, x, state = self._settle()
+        with torch.no_grad():
+            session = energy.session(x, state)
+            for colour in energy.colours():
+                for layer in colour:
+                    expected = energy.minimise(layer, state, x, omega=1.1)
+                    torch.testing.assert_close(session.minimise(layer, state, x, omega=1.1), expected, rtol=1e-10, atol=1e-12)
+
+    def test_layers_of_a_colour_do_not_act_on_each_other(self) -> None:
+        energy, x, state = self._settle()
+        state = _shaken(energy, state)
+        assert sorted(layer for colour in energy.colours() for layer in colour) == list(range(len(state)))
+        for colour in energy.colours():
+            others = _shaken(energy, state, seed=1)
+            for layer in colour:
+                mixed = tuple(others[i] if i in colour and i != layer else s for i, s in enumerate(state))
+                torch.testing.assert_close(energy.drive(mixed, x, layer), energy.drive(state, x, layer), rtol=1e-8, atol=1e-10)
 
     def test_relaxation_settles(self) -> None:
         energy, x = self._make()
@@ -86,7 +117,7 @@ class EnergyConformance(ABC):
     def test_gradients_match_finite_differences(self) -> None:
         energy, x = self._make()
         x.requires_grad_()
-        weights = torch.randn_like(self.relax(energy, x).state[-1])
+        weights = torch.randn_like(self.relax(energy, x).state[energy.output])
         tensors = {"x": x, **dict(energy.named_parameters())}
 
         def loss(estimator: GradientEstimator) -> Tensor:

@@ -1,41 +1,38 @@
-"""Equilibrium propagation: the gradient as the contrast of two nudged equilibria."""
+"""Equilibrium propagation: the gradient as the contrast of nudged equilibria."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 
 from ffebm.checks import check_choice, check_type
-from ffebm.energy import Energy, State
-from ffebm.gradient.estimator import (
-    Deltas,
-    Gradients,
-    ImplicitEstimator,
-    Names,
-    differentiate,
-    divided,
-    full_precision,
-    holdings,
-    of_samples,
-    refuse_second_derivatives,
-    sample_norms,
-    twin,
-)
-from ffebm.iteration import Observer, Relaxed
-from ffebm.nudge import Cost, Elastic, Nudge, Stationary
-from ffebm.portions import portions
-from ffebm.relaxation import FixedPoint, Relaxation
+from ffebm.energy import Energy
+from ffebm.errors import block_name
+from ffebm.gradient.bridge import differentiable, differentiable_losses
+from ffebm.gradient.estimator import ImplicitEstimator, differentiate, divided, sample_norms
+from ffebm.gradient.stencil import Stencil
+from ffebm.nudge import Cost, Elastic, Nudge, Stationary, Strength
+from ffebm.relaxation import FixedPoint, Relaxation, Relaxed
+from ffebm.state import Deltas, State, in_complex_numbers, of_samples
+from ffebm.system import FREE, Gradients, Phase, PhasesObserver, Simulated, System, phases_of_samples
 
 Variant = Literal["centered", "positive", "negative"]
 Scale = Literal["unit", "paper"]
+S = TypeVar("S", bound=System)
 
 FAINTEST = 2  # units of rounding: a nudge that moves units by less leaves nothing but rounding to contrast
 STRONGEST = 1e3  # shared by a hundred thousand units, it still takes each of them from one clamp to the other
+
+_STENCILS: dict[Variant, Stencil] = {
+    "centered": Stencil.centered(),
+    "positive": Stencil.one_sided(1, linearised=False),
+    "negative": Stencil.one_sided(-1, linearised=False),
+}
 
 
 @dataclass(frozen=True)
@@ -52,9 +49,11 @@ class EquilibriumPropagation(ImplicitEstimator):
             spread over all units, each of which moves far less.
         beta: the strength of the nudge. Small is accurate until rounding drowns the contrast; in float32 that leaves a wide
             window, roughly 0.001 to 0.2. Far beyond it nudges are refused: see `window`.
-        variant: `"centered"` has an error of order β²; `"positive"` and `"negative"` contrast one nudged state with the
-            free one, at half the cost of the nudged phase, with an error of order β, and only where the free phase settles:
-            what it still moves by enters the contrast, which cancels in the centered variant.
+        stencil: at which multiples of β to nudge, and what to contrast: `Stencil.centered()`, `one_sided()`, `random_sign()` or
+            `roots(n)`. A linearised one nudges the last block, too, by the gradient of the loss at the free equilibrium.
+        variant: a short name for a stencil. `"centered"` has an error of order β²; `"positive"` and `"negative"` contrast one
+            nudged state with the free one, at half the cost of the nudged phase, with an error of order β, and only where the
+            free phase settles: what it still moves by enters the contrast, which cancels in the centered variant.
         scale: `"unit"` brings each sample's error signal to norm 1 before the nudge and undoes it after, so that results
             do not change when a loss is scaled, summed instead of averaged, or accumulated. `"paper"` nudges by β times
             the per-sample gradient of a loss that is averaged over the batch, as the paper does. The elastic nudge of a
@@ -71,6 +70,7 @@ class EquilibriumPropagation(ImplicitEstimator):
     relax: Relaxation = field(default_factory=lambda: FixedPoint(10, order="output-first"))
     beta: float = field(default=0.05, kw_only=True)
     variant: Variant = field(default="centered", kw_only=True)
+    stencil: Stencil | None = field(default=None, kw_only=True)
     scale: Scale = field(default="unit", kw_only=True)
     hold_pooling: bool = field(default=True, kw_only=True)
 
@@ -84,6 +84,10 @@ class EquilibriumPropagation(ImplicitEstimator):
         if not (math.isfinite(self.beta) and self.beta > 0):
             raise ValueError(f'`beta` must be positive, got {self.beta}. For the other sign use variant="negative".')
         check_choice("variant", self.variant, get_args(Variant))
+        if self.stencil is not None:
+            check_type("stencil", self.stencil, Stencil, "Stencil.one_sided()")
+            if self.variant != "centered":
+                raise ValueError(f"A variant is a stencil: got variant={self.variant!r} and {self.stencil}; leave one out.")
         check_choice("scale", self.scale, get_args(Scale))
         self.check_precision(torch.float64, "any block")  # which has the widest window
 
@@ -114,72 +118,111 @@ class EquilibriumPropagation(ImplicitEstimator):
             )
 
     @property
-    def betas(self) -> tuple[float, float]:
-        """The strengths of the two states that are contrasted, the larger first."""
-        return {"centered": (self.beta, -self.beta), "positive": (self.beta, 0.0), "negative": (0.0, -self.beta)}[self.variant]
+    def points(self) -> Stencil:
+        """At which strengths it nudges, and what it contrasts."""
+        return _STENCILS[self.variant] if self.stencil is None else self.stencil
 
-    def gradient(self, energy: Energy, x: Tensor, state: State, deltas: Deltas) -> Gradients:
-        sizes = self.sizes(deltas)
+    @property
+    def nudging(self) -> EquilibriumPropagation:
+        return self
 
-        def portion(samples: slice) -> Gradients:
-            part = tuple(s[samples] for s in state)
-            nudge = self.stationary(of_samples(deltas, samples), sizes[samples])
-            around = self.around(energy, part)
-            high, low = self.nudged(around, x[samples], part, nudge)
-            return Gradients(*around.contrast_gradient(high, low, x[samples], self._per_beta(sizes[samples])))
+    @property
+    def sweeps(self) -> int:
+        return self.relax.steps
 
-        return Gradients.summed([portion(samples) for samples in self._portions(x, state)])
+    def swept(self, sweeps: int, omega: float | None = None) -> EquilibriumPropagation:
+        return replace(self, relax=self.relax.tuned(sweeps, omega))
 
-    def elastic_gradient(self, last: LastBlock, x: Tensor, y: Tensor, state: State, weights: Tensor) -> Gradients:
-        """The derivative of the weighted sum of per-sample losses, for block and readout together."""
-
-        def portion(samples: slice) -> Gradients:
-            part = tuple(s[samples] for s in state)
-            around = LastBlock(self.around(last.energy, part), last.cost)
-            high, low = self.nudged(around.energy, x[samples], part, self.elastic(last.cost, y[samples], like=x[samples]))
-            return self._elastic_contrast_gradient(around, x[samples], y[samples], high, low, weights[samples])
-
-        return Gradients.summed([portion(samples) for samples in self._portions(x, state)])
-
-    def _elastic_contrast_gradient(
-        self, last: LastBlock, x: Tensor, y: Tensor, high: State, low: State, weights: Tensor
-    ) -> Gradients:
-        r"""The derivative of the contrast of the augmented energy $E + \beta \ell$: the block's part, and the readout's.
-
-        With the centered variant the latter is the mean of $\nabla_\omega \ell$ over the two nudged states.
-        """
-        weights = self._per_beta(weights)
-        grad_x, of_block = last.energy.contrast_gradient(high, low, x, weights)
-        beta_high, beta_low = self.betas
-        with torch.enable_grad():
-            costs = beta_high * last.cost(high[-1], y) - beta_low * last.cost(low[-1], y)
-            gradients = differentiate((weights * costs).sum(), x.detach().requires_grad_(), last).parameters
-        held = dict(last.energy.named_parameters())
-        block = {held[name]: gradient for name, gradient in of_block.items()}
-        for name, parameter in last.named_parameters():
-            if parameter in block:  # maybe in the readout as well
-                gradients[name] += block[parameter]
-        return Gradients(grad_x, gradients)
-
-    def _portions(self, x: Tensor, state: State) -> list[slice]:
-        """Small enough for both phases, which are stacked, to stay in the cache; and memory does not hold all at once."""
-        sample = (x[:1], *(s[:1] for s in state))
-        return portions(len(x), sample * 2 if self.variant == "centered" else sample)
+    def equilibrium(self, energy: Energy, x: Tensor, relax: Relaxation) -> Relaxed:
+        return self.through(Simulated(energy, relax), x)
 
     def losses(self, energy: Energy, x: Tensor, relax: Relaxation, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
+        return self.losses_through(Simulated(energy, relax), x, cost, y)
+
+    def gradient(self, energy: Energy, x: Tensor, state: State, deltas: Deltas) -> Gradients:
+        return self.response(Simulated(energy, self.relax), x, state, deltas).of("energy")
+
+    def through(self, system: System, x: Tensor) -> Relaxed:
+        return differentiable(system, x, lambda x: system.settle(x, [FREE])[0], self.response)
+
+    def losses_through(self, system: System, x: Tensor, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
+        if self.points.linearised:
+            return super().losses_through(system, x, cost, y)
         if y.requires_grad:
             raise ValueError(
                 f"An elastic nudge gives no gradient to the targets, got ones that require it (shape {tuple(y.shape)}). "
                 'Detach them, or use nudge="stationary".'
             )
-        last = LastBlock(energy, cost)
-        names, tensors = holdings(last)
-        losses, residual, sweeps, *state = _ElasticLosses.apply(self, last, relax, names, x, y, *tensors)  # pyright: ignore[reportGeneralTypeIssues]
-        return losses, Relaxed(tuple(state), residual, sweeps)
+        return differentiable_losses(
+            LastBlock(system, cost),
+            x,
+            y,
+            lambda x: system.settle(x, [FREE])[0],
+            lambda state: cost(state[system.output], y),
+            self.elastic_response,
+        )
 
-    def around(self, energy: Energy, state: State) -> Energy:
-        """The energy that nudged phases minimise, around the free equilibrium `state`."""
-        return energy.held(state) if self.hold_pooling else energy
+    def response(self, system: System, x: Tensor, state: State, deltas: Deltas) -> Gradients:
+        """The derivative of a loss from how the system responds to its derivative `deltas` with respect to the state."""
+        sizes = self.sizes(deltas)
+        phases = self.phases(self.stationary(deltas, sizes), x)
+
+        def portion(samples: slice) -> Gradients:
+            free, part = of_samples(state, samples), phases_of_samples(phases, samples)
+            around = self.around(system, free)
+            readings = self.read(around, x[samples], free, part)
+            return self.contrast(around, x[samples], free, readings, part, sizes[samples])
+
+        return self._summed(portion, system, x, state)
+
+    def elastic_response(self, last: LastBlock, x: Tensor, y: Tensor, state: State, weights: Tensor) -> Gradients:
+        """The derivative of the weighted sum of per-sample losses, for block and readout together."""
+        phases = self.phases(self.elastic(last.cost, y, x, last.system.output), x)
+
+        def portion(samples: slice) -> Gradients:
+            free, part = of_samples(state, samples), phases_of_samples(phases, samples)
+            around = LastBlock(self.around(last.system, free), last.cost)
+            readings = self.read(around.system, x[samples], free, part)
+            return self.elastic_contrast(around, x[samples], y[samples], free, readings, part, weights[samples])
+
+        return self._summed(portion, last.system, x, state)
+
+    def contrast(
+        self, system: System, x: Tensor, free: State, readings: Sequence[State], phases: Sequence[Phase], weights: Tensor
+    ) -> Gradients:
+        """The derivative from what was read at the end of each phase; `weights` are those of the samples."""
+        high, low = self.points.pair(free, readings)
+        return system.contrast(high, low, x, weights / self.reach(phases))
+
+    def elastic_contrast(
+        self,
+        last: LastBlock,
+        x: Tensor,
+        y: Tensor,
+        free: State,
+        readings: Sequence[State],
+        phases: Sequence[Phase],
+        weights: Tensor,
+    ) -> Gradients:
+        r"""The same for the augmented energy $E + \beta \ell$, from which the readout's gradient follows as well.
+
+        With the centered stencil that is the mean of $\nabla_\omega \ell$ over the two nudged states.
+        """
+        of_block = self.contrast(last.system, x, free, readings, phases, weights).within("system")
+        with torch.enable_grad():
+            costs = self.points.mean([last.cost(state[last.system.output], y) for state in readings])
+            gradients = differentiate((weights * costs).sum(), x.detach().requires_grad_(), last).parameters
+        for name, gradient in of_block.parameters.items():
+            gradients[name] += gradient  # the readout may share it
+        return Gradients(of_block.x, gradients)
+
+    def _summed(self, portion: Callable[[slice], Gradients], system: System, x: Tensor, state: State) -> Gradients:
+        """Portion by portion: memory does not hold the nudged states of all samples at once."""
+        return Gradients.summed([portion(samples) for samples in system.portions(x, state, len(self.points.points))])
+
+    def around(self, system: S, state: State) -> S:
+        """The system that is nudged, around the free equilibrium `state`."""
+        return system.latched(state) if self.hold_pooling else system
 
     def sizes(self, deltas: Deltas) -> Tensor:
         """What each sample's error signal is divided by before the nudge and multiplied by after it, shape (B,)."""
@@ -190,33 +233,32 @@ class EquilibriumPropagation(ImplicitEstimator):
 
     def stationary(self, deltas: Deltas, sizes: Tensor) -> Nudge:
         """The nudge by `deltas` brought to the set size."""
-        return Stationary(self._strengths(sizes), divided(deltas, sizes))
+        return Stationary(torch.ones_like(sizes), divided(deltas, sizes))
 
-    def elastic(self, cost: Cost, y: Tensor, like: Tensor) -> Nudge:
+    def elastic(self, cost: Cost, y: Tensor, x: Tensor, output: int = -1) -> Nudge:
         """The nudge by the gradient of `cost`, taken anew at every sweep."""
-        return Elastic(self._strengths(like), cost, self._stack(y))
+        return Elastic(x.new_ones(len(x)), cost, y, output)
+
+    def phases(self, nudge: Nudge, x: Tensor) -> list[Phase]:
+        """The nudge at every strength of the stencil."""
+        return [Phase(nudge, strength) for strength in self.points.strengths(self.beta, x)]
+
+    def reach(self, phases: Sequence[Phase]) -> Strength:
+        """What the contrast of the two states of `nudged` is divided by."""
+        return self.points.reach([phase.strength for phase in phases])
 
     @torch.no_grad()
-    def nudged(
-        self,
-        energy: Energy,
-        x: Tensor,
-        state: State,
-        nudge: Nudge,
-        observer: Callable[[int, State, State], None] | None = None,
-    ) -> tuple[State, State]:
-        """The two states to contrast, `betas[0]` first; both phases of the centered variant run as one batch."""
-        self.check_precision(x.dtype, energy.label)
-
-        def pair(stacked: State) -> tuple[State, State]:
-            if self.variant == "centered":
-                halves = [s.chunk(2) for s in stacked]
-                return tuple(high for high, _ in halves), tuple(low for _, low in halves)
-            return (stacked, state) if self.variant == "positive" else (state, stacked)
-
-        watch: Observer | None = None if observer is None else lambda sweeps, stacked: observer(sweeps, *pair(stacked))
-        copies = 2 if self.variant == "centered" else 1
-        return pair(self._relax_for(x)(energy, x, start=state, nudge=nudge, observer=watch, copies=copies).state)
+    def read(
+        self, system: System, x: Tensor, state: State, phases: Sequence[Phase], observer: PhasesObserver | None = None
+    ) -> list[State]:
+        """Where every phase ends, from the free equilibrium `state`; `observer` sees every sweep of a simulation."""
+        self.check_precision(x.dtype, block_name())
+        options: dict[str, Any] = {"relax": self._relax_for(x)}
+        if observer is not None:
+            options["observer"] = observer
+        if self.points.is_complex:
+            system, x, state = system.holomorphic(), in_complex_numbers(x), tuple(map(in_complex_numbers, state))
+        return [reading.state for reading in system.settle(x, phases, start=state, **options)]
 
     def _relax_for(self, x: Tensor) -> Relaxation:
         """The nudged relaxation, its tolerance relative to β: a nudge of 0.05 settles within 1e-4 before it has acted."""
@@ -224,66 +266,11 @@ class EquilibriumPropagation(ImplicitEstimator):
             return self.relax
         return replace(self.relax, tolerance=max(self.beta * self.relax.tolerance, 16 * torch.finfo(x.dtype).eps))
 
-    def contrast(self, energy: Energy, x: Tensor, high: State, low: State, weights: Tensor) -> Tensor:
-        r"""The scalar $\sum_b w_b (E_b(high) - E_b(low)) / (\beta_{high} - \beta_{low})$ whose derivative is the gradient."""
-        return (self._per_beta(weights) * energy.contrast(high, low, x)).sum()
-
-    def elastic_contrast(self, last: LastBlock, x: Tensor, y: Tensor, high: State, low: State, weights: Tensor) -> Tensor:
-        r"""The same for the augmented energy $E + \beta \ell$, from which the readout's gradient follows as well.
-
-        With the centered variant that is the mean of $\nabla_\omega \ell$ over the two nudged states.
-        """
-        beta_high, beta_low = self.betas
-        costs = beta_high * last.cost(high[-1], y) - beta_low * last.cost(low[-1], y)
-        return (self._per_beta(weights) * (last.energy.contrast(high, low, x) + costs)).sum()
-
-    def _per_beta(self, weights: Tensor) -> Tensor:
-        return weights / (self.betas[0] - self.betas[1])
-
-    def _strengths(self, like: Tensor) -> Tensor:
-        """β of every sample of the stacked batch."""
-        return like.new_tensor([beta for beta in self.betas if beta]).repeat_interleave(like.shape[0])
-
-    def _stack(self, tensor: Tensor) -> Tensor:
-        return torch.cat([tensor, tensor]) if self.variant == "centered" else tensor
-
 
 class LastBlock(nn.Module):
-    """An energy and the cost that its output is read by: what an elastic nudge differentiates as one."""
+    """A system and the cost that its output is read by: what an elastic nudge differentiates as one."""
 
-    def __init__(self, energy: Energy, cost: Cost) -> None:
+    def __init__(self, system: System, cost: Cost) -> None:
         super().__init__()
-        self.energy = energy
+        self.system = system
         self.cost = cost
-
-
-class _ElasticLosses(torch.autograd.Function):
-    """Per-sample losses at equilibrium whose backward pass nudges with the loss itself."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        estimator: EquilibriumPropagation,
-        last: LastBlock,
-        relax: Relaxation,
-        names: Names,
-        x: Tensor,
-        y: Tensor,
-        *tensors: Tensor,
-    ) -> tuple[Tensor, ...]:
-        state, residual, sweeps = relax(last.energy, x.detach())
-        losses = last.cost(state[-1], y)
-        ctx.estimator, ctx.last, ctx.names, ctx.layers = estimator, last, names, len(state)
-        ctx.save_for_backward(x, y, *state, *tensors)
-        ctx.mark_non_differentiable(residual, sweeps, *state)
-        return (losses, residual, sweeps, *state)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_second_derivatives()
-        x, y, *rest = ctx.saved_tensors
-        state, tensors = tuple(s.detach() for s in rest[: ctx.layers]), rest[ctx.layers :]
-        with full_precision(x):
-            last = twin(ctx.last, ctx.names, tensors, ctx.needs_input_grad[6:])
-            gradients = ctx.estimator.elastic_gradient(last, x.detach(), y, state, grads[0])
-        return (None, None, None, None, gradients.x, None, *(gradients.parameters.get(aliases[0]) for aliases in ctx.names))

@@ -1,37 +1,23 @@
-"""What every gradient estimator is, and the bridge from a plain derivative to autograd."""
+"""What every gradient estimator is."""
 
 from __future__ import annotations
 
-import functools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, ClassVar, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
-from ffebm.energy import Energy, State, per_sample
-from ffebm.iteration import Relaxed
+from ffebm.energy import Energy
+from ffebm.errors import block_name
+from ffebm.gradient.bridge import differentiable
 from ffebm.nudge import Cost
-from ffebm.relaxation import Relaxation
+from ffebm.relaxation import Relaxation, Relaxed
+from ffebm.state import Deltas, State, per_sample
+from ffebm.system import FREE, Gradients, Simulated, System
 
-M = TypeVar("M", bound=nn.Module)
-Deltas = tuple[Tensor | None, ...]  # the error signal at every layer; None where there is none
-
-
-class Gradients(NamedTuple):
-    """The derivative of a loss with respect to a block's input and parameters."""
-
-    x: Tensor
-    parameters: dict[str, Tensor]  # by name, those that require gradients
-
-    @classmethod
-    def summed(cls, pieces: Sequence[Gradients]) -> Gradients:
-        """Of a whole batch, from those of its portions."""
-        names = pieces[0].parameters
-        parameters = {name: functools.reduce(Tensor.add_, (piece.parameters[name] for piece in pieces)) for name in names}
-        return cls(torch.cat([piece.x for piece in pieces]), parameters)
+if TYPE_CHECKING:
+    from ffebm.gradient.equilibrium_propagation import EquilibriumPropagation
 
 
 class GradientEstimator(ABC):
@@ -43,17 +29,43 @@ class GradientEstimator(ABC):
     def equilibrium(self, energy: Energy, x: Tensor, relax: Relaxation) -> Relaxed:
         """Relax; gradients flow from every layer of the resulting state to `x` and the energy's parameters."""
 
-    def check_precision(self, dtype: torch.dtype, where: str) -> None:
-        """Refuse a precision in which the derivative would be lost; `where` names the block."""
-        return
-
     def losses(self, energy: Energy, x: Tensor, relax: Relaxation, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
         """The loss of every sample at equilibrium, shape (B,), for the last block of a model.
 
         The block, its readout and the loss are one differentiable unit here, because an elastic nudge needs all three.
         """
         relaxed = self.equilibrium(energy, x, relax)
-        return cost(relaxed.state[-1], y), relaxed
+        return cost(relaxed.state[energy.output], y), relaxed
+
+    def through(self, system: System, x: Tensor) -> Relaxed:
+        """`equilibrium` of any system, simulated or not, of which nothing is known but readings."""
+        raise TypeError(
+            f"{type(self).__name__} differentiates the sweeps of a simulation, and {block_name()} is a "
+            f"{type(system).__name__}, which only hands out readings: use `EquilibriumPropagation`."
+        )
+
+    def losses_through(self, system: System, x: Tensor, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
+        """`losses` of any system."""
+        relaxed = self.through(system, x)
+        return cost(relaxed.state[system.output], y), relaxed
+
+    def check_precision(self, dtype: torch.dtype, where: str) -> None:
+        """Refuse a precision in which the derivative would be lost; `where` names the block."""
+        return
+
+    @property
+    def sweeps(self) -> int:
+        """How many sweeps carry the error through a block, besides those that found the equilibrium."""
+        return 0
+
+    def swept(self, sweeps: int, omega: float | None = None) -> Self:
+        """The same estimator with another number of them, each going `omega` far; itself, where it has none of its own."""
+        return self
+
+    @property
+    def nudging(self) -> EquilibriumPropagation | None:
+        """The nudges that it computes a derivative by, if any."""
+        return None
 
 
 class ImplicitEstimator(GradientEstimator):
@@ -64,92 +76,7 @@ class ImplicitEstimator(GradientEstimator):
         """The derivative, given the equilibrium `state` and the loss's derivative `deltas` with respect to it."""
 
     def equilibrium(self, energy: Energy, x: Tensor, relax: Relaxation) -> Relaxed:
-        names, tensors = holdings(energy)
-        *state, residual, sweeps = _Equilibrium.apply(self, energy, relax, names, x, *tensors)  # pyright: ignore[reportGeneralTypeIssues]
-        return Relaxed(tuple(state), residual, sweeps)
-
-
-class _Equilibrium(torch.autograd.Function):
-    """Relaxes in the forward pass, and asks the estimator for the gradient in the backward pass."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, estimator: ImplicitEstimator, energy: Energy, relax: Relaxation, names: Names, x: Tensor, *tensors: Tensor
-    ) -> tuple[Tensor, ...]:
-        state, residual, sweeps = relax(energy, x.detach())
-        ctx.estimator, ctx.energy, ctx.names, ctx.layers = estimator, energy, names, len(state)
-        ctx.save_for_backward(x, *state, *tensors)
-        ctx.mark_non_differentiable(residual, sweeps)
-        ctx.set_materialize_grads(False)
-        return (*state, residual, sweeps)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        refuse_second_derivatives()
-        x, *rest = ctx.saved_tensors
-        state, tensors = tuple(s.detach() for s in rest[: ctx.layers]), rest[ctx.layers :]
-        deltas = grads[: ctx.layers]
-        if all(delta is None for delta in deltas):
-            return (None,) * len(ctx.needs_input_grad)
-        with full_precision(x):
-            energy = twin(ctx.energy, ctx.names, tensors, ctx.needs_input_grad[5:])
-            gradients = ctx.estimator.gradient(energy, x.detach(), state, deltas)
-        return (None, None, None, None, gradients.x, *(gradients.parameters.get(aliases[0]) for aliases in ctx.names))
-
-
-def refuse_second_derivatives() -> None:
-    if torch.is_grad_enabled():
-        raise RuntimeError(
-            "Second derivatives through an analog block are not available (got `create_graph=True`): its gradient comes from a "
-            "relaxation that is not recorded. Use `Unrolled` or `BackpropThroughTime` as the estimator of every block for that."
-        )
-
-
-@contextmanager
-def full_precision(x: Tensor) -> Iterator[None]:
-    """Leave autocast: equilibrium propagation contrasts two nearly equal states, which half precision cannot tell apart."""
-    with torch.autocast(x.device.type, enabled=False):
-        yield
-
-
-Names = tuple[tuple[str, ...], ...]  # every name by which a module holds each of its tensors
-
-
-def holdings(module: nn.Module) -> tuple[Names, tuple[Tensor, ...]]:
-    """The distinct parameters and buffers that a module holds, with all of their names."""
-    found: dict[int, tuple[Tensor, list[str]]] = {}
-    for name, tensor in _named_tensors(module):
-        found.setdefault(id(tensor), (tensor, []))[1].append(name)
-    return tuple(tuple(names) for _, names in found.values()), tuple(tensor for tensor, _ in found.values())
-
-
-def twin(module: M, names: Names, tensors: Sequence[Tensor], needed: Sequence[bool]) -> M:
-    """A module of the same kind that holds these tensors, as leaves without history; the original is not touched.
-
-    Backward passes must see what their forward pass saw, also when `functional_call` had put it there for one call; and
-    differentiating saved tensors directly would follow the graph that they came from.
-    """
-    leaves = {
-        name: leaf
-        for aliases, tensor, need in zip(names, tensors, needed, strict=True)
-        for leaf in [tensor.detach().requires_grad_(need)]
-        for name in aliases
-    }
-    twins: dict[int, nn.Module] = {}
-    for prefix, part in module.named_modules():
-        twins[id(part)] = other = part.__class__.__new__(part.__class__)
-        other.__dict__ = dict(part.__dict__)
-        for kind in ("_parameters", "_buffers"):
-            held: dict[str, Tensor | None] = part.__dict__[kind]
-            other.__dict__[kind] = {name: leaves.get(f"{prefix}.{name}".lstrip("."), t) for name, t in held.items()}
-    for other in twins.values():
-        other._modules = {name: None if child is None else twins[id(child)] for name, child in other._modules.items()}
-    return cast(M, twins[id(module)])
-
-
-def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from module.named_parameters(remove_duplicate=False)
-    yield from module.named_buffers(remove_duplicate=False)
+        return differentiable(energy, x, lambda x: Simulated(energy, relax).settle(x, [FREE])[0], self.gradient)
 
 
 def differentiate(objective: Tensor, x: Tensor, module: nn.Module) -> Gradients:
@@ -158,10 +85,6 @@ def differentiate(objective: Tensor, x: Tensor, module: nn.Module) -> Gradients:
     # Zeros, not None, for a parameter that plays no part: DDP waits for a gradient of every parameter.
     x_grad, *grads = torch.autograd.grad(objective, (x, *wanted.values()), allow_unused=True, materialize_grads=True)
     return Gradients(x_grad, dict(zip(wanted, grads, strict=True)))
-
-
-def of_samples(deltas: Deltas, samples: slice) -> Deltas:
-    return tuple(d if d is None else d[samples] for d in deltas)
 
 
 def sample_norms(deltas: Deltas) -> Tensor:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from ffebm.checks import check_type
-from ffebm.energy import Energy, State, per_sample
-from ffebm.errors import DivergenceError
-from ffebm.gradient.estimator import Deltas, Gradients, ImplicitEstimator, differentiate, divided, of_samples, sample_norms
-from ffebm.iteration import iterate
-from ffebm.portions import portions
-from ffebm.relaxation import ADVICE, RUNAWAY, FixedPoint, Relaxation
+from ffebm.energy import Energy
+from ffebm.errors import DivergenceError, block_name
+from ffebm.gradient.estimator import ImplicitEstimator, differentiate, divided, sample_norms
+from ffebm.relaxation import FixedPoint, Relaxation
+from ffebm.relaxation.divergence import ADVICE, RUNAWAY
+from ffebm.relaxation.stopping import AfterSweeps, WithinTolerance, iterate
+from ffebm.state import Deltas, State, errors_of_samples, of_samples, per_sample
+from ffebm.system import Gradients, Simulated
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,17 @@ class RecurrentBackprop(ImplicitEstimator):
     def __post_init__(self) -> None:
         check_type("relax", self.relax, Relaxation, "FixedPoint(20)")
 
+    @property
+    def sweeps(self) -> int:
+        return self.relax.steps
+
+    def swept(self, sweeps: int, omega: float | None = None) -> RecurrentBackprop:
+        return replace(self, relax=self.relax.tuned(sweeps, omega))
+
     def gradient(self, energy: Energy, x: Tensor, state: State, deltas: Deltas) -> Gradients:
-        parts = portions(len(x), (x[:1], *(s[:1] for s in state)))
+        parts = Simulated(energy, self.relax).portions(x, state, 1)
         return Gradients.summed(
-            [self._gradient(energy, x[p], tuple(s[p] for s in state), of_samples(deltas, p)) for p in parts]
+            [self._gradient(energy, x[p], of_samples(state, p), errors_of_samples(deltas, p)) for p in parts]
         )
 
     def _gradient(self, energy: Energy, x: Tensor, state: State, deltas: Deltas) -> Gradients:
@@ -55,10 +64,12 @@ class RecurrentBackprop(ImplicitEstimator):
 
         adjoint = unit
         if self.relax.steps > 1:  # the last of the iterations is the pull back to the parameters
-            adjoint, residual, _ = iterate(step, unit, self.relax.steps - 1, self.relax.tolerance)
+            steps, tolerance = self.relax.steps - 1, self.relax.tolerance
+            stopping = AfterSweeps(steps) if tolerance is None else WithinTolerance(steps, tolerance)
+            adjoint, residual, _ = iterate(step, unit, stopping)
             worst = residual.max().item()
             if not worst <= RUNAWAY:
-                raise DivergenceError(energy.label, self.relax.steps, worst, f"This was the adjoint iteration. {ADVICE}")
+                raise DivergenceError(block_name(), self.relax.steps, worst, f"This was the adjoint iteration. {ADVICE}")
         with torch.enable_grad():
             pulls = [(per_sample(size, a) * a * s).sum() for a, s in zip(adjoint, swept, strict=True)]
             return differentiate(torch.stack(pulls).sum(), x, energy)

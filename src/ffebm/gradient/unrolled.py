@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -11,8 +11,8 @@ from torch import Tensor
 from ffebm.checks import check_type
 from ffebm.energy import Energy
 from ffebm.gradient.estimator import GradientEstimator
-from ffebm.iteration import Relaxed
-from ffebm.relaxation import FixedPoint, Relaxation
+from ffebm.relaxation import FixedPoint, Relaxation, Relaxed
+from ffebm.system import FREE, Simulated
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,15 @@ class Unrolled(GradientEstimator):
     def __post_init__(self) -> None:
         check_type("relax", self.relax, Relaxation, "FixedPoint(10)")
 
+    @property
+    def sweeps(self) -> int:
+        return self.relax.steps
+
+    def swept(self, sweeps: int, omega: float | None = None) -> Unrolled:
+        return replace(self, relax=self.relax.tuned(sweeps, omega))
+
     def equilibrium(self, energy: Energy, x: Tensor, relax: Relaxation) -> Relaxed:
-        with torch.no_grad():
-            free = relax(energy, x)
+        (free,) = Simulated(energy, relax).settle(x.detach(), [FREE])
         recorded = _reaching(self.relax(energy, x, start=free.state), energy, x)
         return Relaxed(recorded.state, free.residual, free.sweeps)  # these tell whether it was an equilibrium
 

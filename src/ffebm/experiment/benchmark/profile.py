@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from ffebm.block import EnergyBlock
 from ffebm.experiment.benchmark.meter import Task, fastest
 from ffebm.model import FFEBM
 
@@ -28,16 +27,13 @@ def by_block(model: FFEBM, x: Tensor, rounds: int = 3) -> list[BlockTime]:
 
     The last block is nudged like the others here; what its readout adds to every sweep is not seen.
     """
+    with torch.no_grad():
+        visits = list(model.walk(x))
     times: list[BlockTime] = []
-    for stage, block in model.chain:
-        s = x.detach().requires_grad_()
-        with torch.no_grad():
-            x = stage(s)
-            relaxed = block.relax(block.energy, x)
-        tasks = {"stage": _both_ways(stage, s), "free": _relaxation(block, x), "all": _both_ways(block, x.requires_grad_())}
-        best = fastest(tasks, rounds)
-        times.append(BlockTime(block.energy.label, best["stage"], best["free"], best["all"] - best["free"]))
-        x = relaxed.state[-1]
+    for _, stage, block, s, x, _ in visits:
+        stage_task, block_task = (_both_ways(part, t.detach().requires_grad_()) for part, t in ((stage, s), (block, x)))
+        best = fastest({"stage": stage_task, "free": lambda block=block, x=x: block.settle(x), "all": block_task}, rounds)
+        times.append(BlockTime(block.label, best["stage"], best["free"], best["all"] - best["free"]))
     return times
 
 
@@ -53,11 +49,3 @@ def by_operation(step: Task, shown: int = 10) -> list[tuple[str, int, float]]:
 def _both_ways(module: torch.nn.Module, x: Tensor) -> Task:
     error = torch.ones_like(module(x))
     return lambda: module(x).backward(error)
-
-
-def _relaxation(block: EnergyBlock, x: Tensor) -> Task:
-    @torch.no_grad()
-    def relax() -> object:
-        return block.relax(block.energy, x)
-
-    return relax

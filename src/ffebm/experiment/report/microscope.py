@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
+from ffebm.block import EnergyBlock
 from ffebm.diagnostics import Trace, trace
-from ffebm.energy import State
 from ffebm.errors import DivergenceError
 from ffebm.experiment.data import Batches, Dataset, Samples, load
 from ffebm.experiment.errors import UserError
@@ -21,8 +21,8 @@ from ffebm.experiment.settings import Gradient
 from ffebm.experiment.trained import load_trained
 from ffebm.gradient import EquilibriumPropagation
 from ffebm.model import FFEBM, ReadoutCost
-from ffebm.nudge import Nudge
-from ffebm.relaxation import FixedPoint
+from ffebm.relaxation import FixedPoint, Relaxed
+from ffebm.state import error_at
 
 SWEEPS = 40  # that are traced
 PATIENCE, STILL = 200, 1e-3  # sweeps after which a block counts as not settled, and what it may still move by when it has
@@ -103,7 +103,7 @@ def look(
     count = min(images or len(dataset.test), len(dataset.test))
     counted = _counted(model, dataset, count, console)
     blocks = [
-        BlockView(block.energy.label, *phases, _rate(phases[0].residual), *counts)
+        BlockView(block.label, *phases, _rate(phases[0].residual), *counts)
         for (_, block), phases, counts in zip(model.chain, traced, counted, strict=True)
     ]
     label, guess = dataset.classes[int(y)], dataset.classes[int(logits.argmax())]
@@ -113,37 +113,33 @@ def look(
 
 def _traced(model: FFEBM, x: Tensor, y: Tensor, chosen: Gradient) -> tuple[list[tuple[Phase, Phase, Phase]], Tensor]:
     """The free phase and both nudged ones of every block, on one sample, from settled states; and the logits."""
-    outputs: list[Tensor] = []
-    inputs: list[Tensor] = []
-    states: list[State] = []
-    s = x
-    for stage, block in model.chain:
-        inputs.append(stage(s))
-        relaxed = block.estimator.equilibrium(block.energy, inputs[-1], replace(block.relax, steps=1000, tolerance=1e-6))
-        states.append(tuple(layer.detach() for layer in relaxed.state))
-        s = relaxed.state[-1]
-        outputs.append(s)
-    logits = model.readout(s)
+
+    def settle(block: EnergyBlock, x: Tensor) -> Relaxed:
+        return block.estimator.equilibrium(block.energy, x, replace(block.relax, steps=1000, tolerance=1e-6))
+
+    visits = list(model.walk(x, settle))
+    outputs = [visit.output for visit in visits]
+    logits = model.readout(outputs[-1])
     cost = ReadoutCost(model.readout, model.criterion)
-    deltas = torch.autograd.grad(cost(s, y).sum(), outputs)
+    deltas = torch.autograd.grad(cost(outputs[-1], y).sum(), outputs)
+    sweeps = FixedPoint(SWEEPS, order="output-first")
+    estimator = EquilibriumPropagation(sweeps, beta=chosen.beta, scale=chosen.scale, hold_pooling=chosen.hold_pooling)
     found: list[tuple[Phase, Phase, Phase]] = []
-    for number, (_, block) in enumerate(model.chain):
-        relax = replace(block.relax, steps=SWEEPS, tolerance=None)
-        entering = inputs[number].detach()
-        free = Phase.of(trace(block.energy, relax, entering))
-        nudged: dict[str, Phase] = {}
-        for variant in ("positive", "negative"):
-            sweeps = FixedPoint(SWEEPS, order="output-first")
-            options = {"beta": chosen.beta, "scale": chosen.scale, "hold_pooling": chosen.hold_pooling}
-            estimator = EquilibriumPropagation(sweeps, variant=variant, **options)
-            if number == len(outputs) - 1 and model.nudge == "elastic":
-                nudge: Nudge = estimator.elastic(cost, y, like=entering)
-            else:
-                delta = (*[None] * (len(states[number]) - 1), deltas[number])
-                nudge = estimator.stationary(delta, estimator.sizes(delta))
-            around = estimator.around(block.energy, states[number])
-            nudged[variant] = Phase.of(trace(around, sweeps, entering, start=states[number], nudge=nudge))
-        found.append((free, nudged["positive"], nudged["negative"]))
+    for visit, delta in zip(visits, deltas, strict=True):
+        block, entering = visit.block, visit.x.detach()
+        state = tuple(layer.detach() for layer in visit.relaxed.state)
+        if visit is visits[-1] and model.nudge == "elastic":
+            nudge = estimator.elastic(cost, y, entering, block.output)
+        else:
+            errors = error_at(block.output, delta, len(state))
+            nudge = estimator.stationary(errors, estimator.sizes(errors))
+        around = estimator.around(block.system, state).energy
+        free = trace(block.energy, replace(block.relax, steps=SWEEPS, tolerance=None), entering)
+        nudged = [
+            trace(around, sweeps, entering, start=state, nudge=nudge.copies([phase.strength]))
+            for phase in estimator.phases(nudge, entering)
+        ]
+        found.append((Phase.of(free), Phase.of(nudged[0]), Phase.of(nudged[1])))
     return found, logits
 
 
@@ -159,20 +155,23 @@ def _counted(
     unsettled = [0] * len(layers)
     batches = Batches(dataset, Samples(dataset.test.x[:count], dataset.test.y[:count]), BATCH)
     for batch in track(batches, "Settling", total=len(batches), console=console, transient=True, disable=console is None):
-        s = batch.x.to(memory_format=torch.channels_last)
-        for number, (stage, block) in enumerate(model.chain):
-            relaxed = replace(block.relax, steps=PATIENCE, tolerance=STILL)(block.energy, stage(s))
-            for layer, (state, activation) in enumerate(zip(relaxed.state, block.energy.activations, strict=True)):
-                floor[number][layer] += (state <= activation.low).double().mean() * len(s) / count
-                ceiling[number][layer] += (state >= activation.high).double().mean() * len(s) / count
+        x = batch.x.to(memory_format=torch.channels_last)
+        for number, visit in enumerate(model.walk(x, _patiently)):
+            relaxed = visit.relaxed
+            for layer, (state, activation) in enumerate(zip(relaxed.state, visit.block.energy.activations, strict=True)):
+                floor[number][layer] += (state <= activation.low).double().mean() * len(x) / count
+                ceiling[number][layer] += (state >= activation.high).double().mean() * len(x) / count
             settled = relaxed.residual <= STILL
             sweeps[number].append(relaxed.sweeps[settled])
             unsettled[number] += int((~settled).sum())
-            s = relaxed.state[-1]
     return [
         (low.tolist(), high.tolist(), _histogram(torch.cat(taken)), rest)
         for low, high, taken, rest in zip(floor, ceiling, sweeps, unsettled, strict=True)
     ]
+
+
+def _patiently(block: EnergyBlock, x: Tensor) -> Relaxed:
+    return block.settle(x, replace(block.relax, steps=PATIENCE, tolerance=STILL))
 
 
 def _histogram(sweeps: Tensor) -> dict[int, int]:

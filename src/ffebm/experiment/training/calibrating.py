@@ -121,7 +121,7 @@ def on_its_own(model: FFEBM) -> FFEBM:
 
 def _short_of(found: Calibration, model: FFEBM, quality: float) -> str:
     contraction, slowest = max(
-        (contraction, block.energy.label) for contraction, (_, block) in zip(found.contractions, model.chain, strict=True)
+        (contraction, block.label) for contraction, (_, block) in zip(found.contractions, model.chain, strict=True)
     )
     return (
         f"All sweeps that the settings allow make a gradient with a cosine of {found.cosine:.3f} to that of settled phases; "

@@ -77,7 +77,7 @@ def not_finite(model: FFEBM, step: int) -> str:
     """The part that comes last: what is not finite there makes everything before it so."""
     parts: list[tuple[str, nn.Module]] = [("the readout", model.readout)]
     for stage, block in reversed(model.chain):
-        parts += [(block.energy.label, block), (f"the stage before {block.energy.label}", stage)]
+        parts += [(block.label, block), (f"the stage before {block.label}", stage)]
     broken = [name for name, part in parts if not all(_finite(p.grad) for p in part.parameters() if p.grad is not None)]
     return (
         f"The gradient of {broken[0] if broken else 'the model'} is not finite at step {step}. "
@@ -122,7 +122,7 @@ def drowned(model: FFEBM) -> list[Finding]:
 
 
 def _finding(block: EnergyBlock, kind: str, message: str) -> Finding:
-    return Finding(block.energy.label, kind, f"{block.energy.label} {message}")
+    return Finding(block.label, kind, f"{block.label} {message}")
 
 
 @torch.no_grad()
@@ -131,20 +131,17 @@ def frozen(model: FFEBM, x: Tensor) -> list[Finding]:
     findings: list[Finding] = []
     training = model.training
     model.eval()  # batch-norm must not count these samples again
-    for stage, block in model.chain:
-        drive = stage(x)
-        state = block.relax(block.energy, drive).state
+    for _, _, block, _, drive, (state, *_) in model.walk(x):
         for layer, share in enumerate(frozen_shares(block.energy, state, drive), 1):
             if share > FROZEN:
                 findings.append(
                     Finding(
-                        block.energy.label,
+                        block.label,
                         f"frozen {layer}",
-                        f"Layer {layer} of {block.energy.label} is saturated: {100 * share:.1f} % of its units cannot move; "
+                        f"Layer {layer} of {block.label} is saturated: {100 * share:.1f} % of its units cannot move; "
                         "the error does not get past them. Try a lower optimiser.learning_rate or a smaller model.slope.",
                     )
                 )
-        x = state[-1]
     model.train(training)
     return findings
 

@@ -209,7 +209,7 @@ class Learner(LightningModule):
 
     def _lost(self) -> str:
         """Which block went wrong first, and what to try."""
-        names = [block.energy.label for _, block in self.model.chain]
+        names = [block.label for _, block in self.model.chain]
         unsettled = [name for name, value in zip(names, self.residuals().tolist(), strict=True) if not value <= 1]
         where = f"; {unsettled[0]} has not settled" if unsettled else "; all blocks have settled, so look at the readout"
         rate = self.trainer.optimizers[0].param_groups[0]["lr"]

@@ -1,0 +1,191 @@
+r"""What an energy $E(s, \theta, x)$ is: all that relaxations and estimators may ask of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ffebm.activation import Activation, identity
+from ffebm.checks import check_type
+from ffebm.state import State
+
+Colours = tuple[tuple[int, ...], ...]  # layers (0-based) that may move together, colour by colour
+
+
+class Energy(nn.Module, ABC):
+    r"""A scalar function of a layered state, one value per sample, whose minimum over the state is the block's output.
+
+    $$E(s, \theta, x) = \sum_\ell c_\ell\, G_\ell(s_\ell) - \Phi(s, \theta, x)$$
+
+    Your own energy needs only `forward`. Each layer then relaxes by $s_\ell \leftarrow \sigma_\ell(\partial_\ell \Phi)$ with
+    the derivative taken by autograd. With `clamp(a)` or `identity(a)` that is (projected) gradient descent on $E$ with
+    step $a$, whatever the form of $E$: choose $a$ below 2 over the largest curvature of $E$. Give `drive` in closed form when
+    speed matters, `minimise` where a layer has another minimum, and a `session` that remembers from sweep to sweep.
+
+    Samples must not interact: no batch-norm and no dropout inside an energy.
+
+    Args:
+        activations: one per layer of the state; the default is one layer, unclamped, descending with step 1.
+
+    Paper: Eq. [def:energy-block-k-version-1], Eq. [app:def:primitive]
+    """
+
+    output: int = -1  # the layer that a block returns, and that errors enter
+
+    def __init__(self, activations: Sequence[Activation] = (identity(),)) -> None:
+        super().__init__()
+        self.activations: tuple[Activation, ...] = tuple(activations)
+        if not self.activations:
+            raise ValueError("An energy needs at least one layer, got no `activations`: give one activation per layer.")
+        for activation in self.activations:
+            check_type("activations", activation, Activation, "clamp(0.5)")
+
+    @abstractmethod
+    def forward(self, state: State, x: Tensor) -> Tensor:
+        """The energy of every sample, shape (B,); never reduced over the batch."""
+
+    def init_state(self, x: Tensor) -> State:
+        r"""Where relaxations start, $\sigma(0)$ in every layer; this default knows only one layer, of the shape of `x`."""
+        activation, *others = self.activations
+        if others:
+            raise NotImplementedError(
+                f"{type(self).__name__} has {len(self.activations)} layers, and only its first is known to be shaped like "
+                "the input: override `init_state` to return one tensor per layer."
+            )
+        return (activation.sigma(torch.zeros_like(x)),)
+
+    def layer_weight(self, layer: int) -> float:
+        r"""How much a layer counts, $c_\ell$: a force on it counts by so much less."""
+        return 1.0
+
+    def drive(self, state: State, x: Tensor, layer: int) -> Tensor:
+        r"""The current $\partial_\ell \Phi / c_\ell$ into one layer (0-based): its minimum is the activation of it."""
+        tracked = torch.is_grad_enabled()
+        with torch.inference_mode(False), torch.enable_grad():
+            state = tuple(_outside_inference(s) for s in state)
+            # A fresh alias is very important here: other layers may have been computed from this one in the same sweep, and
+            # differentiating the original would follow that path too and give the total instead of the partial derivative.
+            s = state[layer]
+            s = s.view_as(s) if tracked and s.requires_grad else s.detach().requires_grad_()
+            state = (*state[:layer], s, *state[layer + 1 :])
+            energy = self._checked(state, _outside_inference(x)).sum() / self.layer_weight(layer)
+            (current,) = torch.autograd.grad(self.activations[layer].potential(s).sum() - energy, s, create_graph=tracked)
+        return current
+
+    def minimise(self, layer: int, state: State, x: Tensor, force: Tensor | None = None, omega: float = 1.0) -> Tensor:
+        r"""Where one layer comes to rest while the others stand still, under a force $f$: the minimum of $E + f \cdot s_\ell$.
+
+        Args:
+            omega: how far to go from where the layer is: 1 is all the way.
+        """
+        current = self.drive(state, x, layer)
+        if force is not None:
+            current = current - self.felt(force, layer)
+        return self.activations[layer].step(current, state[layer], omega)
+
+    def felt(self, force: Tensor, layer: int) -> Tensor:
+        """A force on a layer, as a part of the current into it."""
+        weight = self.layer_weight(layer)
+        return force if weight == 1 else force / weight
+
+    def colours(self) -> Colours:
+        """Layers that may move together, because none of them acts on another of them; by default every second one."""
+        layers = range(len(self.activations))
+        return tuple(tuple(layers[start::2]) for start in range(min(2, len(layers))))
+
+    def session(self, x: Tensor, start: State, *, fresh: bool = False, copies: int = 1) -> Energy | Session:
+        """The energy, prepared for one relaxation that no graph records; by default the energy itself.
+
+        Args:
+            x: the input of the whole relaxation.
+            start: the state that the first sweep is going to get.
+            fresh: whether that is `init_state`.
+            copies: how many times `x` and `start` hold the same samples, one copy of the batch after the other.
+        """
+        return self
+
+    def contrast(self, high: State, low: State, x: Tensor) -> Tensor:
+        r"""A value per sample, shape (B,), whose derivative to `x` and the parameters is that of $E(high) - E(low)$.
+
+        Override it to subtract states before they are multiplied. The two are nearly equal, and in float32 the difference of
+        products loses one to five more digits than products of differences (results/contrast_accuracy.md).
+        """
+        return self._checked(high, x) - self._checked(low, x)
+
+    def contrast_gradient(self, high: State, low: State, x: Tensor, weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        r"""The derivative of $\sum_b w_b (E_b(high) - E_b(low))$ to `x` and, by name, to the parameters that want one."""
+        wanted = {name: p for name, p in self.named_parameters() if p.requires_grad}
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            total = (weights * self.contrast(high, low, x)).sum()
+            # Zeros, not None, for a parameter that plays no part: DDP waits for a gradient of every parameter.
+            grad_x, *grads = torch.autograd.grad(total, (x, *wanted.values()), allow_unused=True, materialize_grads=True)
+        return grad_x, dict(zip(wanted, grads, strict=True))
+
+    def _checked(self, state: State, x: Tensor) -> Tensor:
+        """`forward`, of which a wrong shape would go unnoticed: sums and products broadcast."""
+        energies = self(state, x)
+        if energies.shape != x.shape[:1]:
+            raise ValueError(
+                f"`forward` of {type(self).__name__} must return one energy per sample, shape ({x.shape[0]},), "
+                f"got {tuple(energies.shape)}: sum over everything but the batch."
+            )
+        return energies
+
+    def check_hooks(self) -> None:
+        """Refuse parts whose hooks a relaxation would pass by; parts that `forward` calls as modules run theirs."""
+        return
+
+    def latched(self, state: State) -> Energy:
+        """The energy with those choices fixed that it makes at `state`, as max-pooling does; itself, where it makes none.
+
+        It has the same value and the same derivatives there, and around it is as smooth as the rest of it is.
+        """
+        return self
+
+    def repeated(self, copies: int) -> Energy:
+        """The energy of a batch that holds every sample so many times: only what is latched sample by sample differs."""
+        return self
+
+    def holomorphic(self) -> Energy:
+        """The energy of complex states."""
+        raise TypeError(
+            f"{type(self).__name__} has no complex version, which a stencil of complex nudges needs: take a `Hopfield` of "
+            "smooth activations, override `holomorphic`, or use another stencil, for example `Stencil.centered()`."
+        )
+
+    def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
+        """Multiply-accumulates of one sweep for one sample with an input of this shape, or None where not known."""
+        return None
+
+    def extra_repr(self) -> str:
+        return f"activations=[{', '.join(map(repr, self.activations))}]"
+
+
+class Session:
+    """An energy while it relaxes: a subclass answers `minimise` from what it remembers, and leaves the rest to the energy."""
+
+    def __init__(self, energy: Energy) -> None:
+        self.energy = energy
+        self.output = energy.output
+
+    def minimise(self, layer: int, state: State, x: Tensor, force: Tensor | None = None, omega: float = 1.0) -> Tensor:
+        return self.energy.minimise(layer, state, x, force, omega)
+
+    def colours(self) -> Colours:
+        return self.energy.colours()
+
+    def __call__(self, state: State, x: Tensor) -> Tensor:
+        return self.energy(state, x)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.energy, name)
+
+
+def _outside_inference(t: Tensor) -> Tensor:
+    """A tensor that autograd may record; those made in inference mode may not."""
+    return t.clone() if t.is_inference() else t

@@ -1,0 +1,175 @@
+"""Deep Hopfield networks: layers tied to each other both ways, in a chain or in any graph."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import cast, final
+
+import torch
+from torch import Tensor, nn
+
+from ffebm.activation import Activation, clamp
+from ffebm.checks import check_type
+from ffebm.energy.currents import Currents
+from ffebm.energy.energy import Colours, Energy, Session
+from ffebm.energy.graph import Edge, chain_and_skips, check_reached, colouring, layer_count, layer_shapes
+from ffebm.energy.holomorphic import complex_version
+from ffebm.errors import block_name
+from ffebm.interaction import Interaction, Shape, with_children
+from ffebm.state import State, dot, per_sample
+
+
+@final
+class Hopfield(Energy):
+    r"""A deep Hopfield network: layers, each bidirectionally tied to its neighbours.
+
+    $$E = \sum_\ell c_\ell\, G_\ell(s_\ell) - c_1\, s_1 \cdot x - \sum_{\ell < m} c_m\, s_m \cdot \mathrm{up}_{\ell m}(s_\ell)$$
+
+    In a chain of $L$ layers the edges tie each layer to the next. With no interactions it is a single layer, and the block an
+    ordinary activation $s = \sigma(x)$. The bias of a layer belongs to the interaction that ends in it; that of layer 1 to
+    whatever computes `x`.
+
+    Args:
+        interactions: those in a row tie each layer to the next, from the input side up. An `Edge(pre, post, interaction)` among
+            them ties any two layers, counted from 0 or from the end: a skip connection.
+        activations: one for all layers, or one per layer.
+        feedback: how much of a current comes back, ε: layers move by up + ε · down, because layer ℓ weighs
+            $c_\ell = \varepsilon^{\ell - L}$. 1 is the paper's network. Towards 0 it becomes a feedforward net: its sweeps
+            settle faster, and equilibrium propagation becomes backprop.
+
+    Paper: appendix A.4 [subsec:details-model], Deep Hopfield Networks
+    """
+
+    feedback: float = 1.0
+
+    def __init__(
+        self,
+        interactions: Sequence[Interaction | Edge] = (),
+        activations: Activation | Sequence[Activation] = clamp(0.5),
+        *,
+        feedback: float = 1.0,
+    ) -> None:
+        edges = chain_and_skips(interactions)
+        if not isinstance(activations, Sequence):
+            check_type("activations", activations, Activation, "clamp(0.5), or a list with one for each layer")
+            activations = (activations,) * layer_count(edges)
+        layers = len(activations)
+        if layer_count(edges) > layers or (layer_count(edges) < layers and all(min(edge[:2]) >= 0 for edge in edges)):
+            raise ValueError(
+                f"{len(edges)} interactions make {layer_count(edges)} layers, got {layers} activations: "
+                "give one per layer, or a single one for all."
+            )
+        if not (math.isfinite(feedback) and feedback > 0):
+            raise ValueError(
+                f"`feedback` must be positive, got {feedback}: without any, errors have no way back. Use 1 for the paper's "
+                "network, and little, such as 0.1, for one that settles fast."
+            )
+        super().__init__(activations)
+        edges = [edge.among(layers) for edge in edges]
+        check_reached(edges, layers)
+        self.interactions = nn.ModuleList(edge.interaction for edge in edges)
+        self.feedback = float(feedback)
+        self._ends = tuple((edge.pre, edge.post) for edge in edges)
+        self._colours = colouring(edges, layers)
+
+    @property
+    def edges(self) -> list[Interaction]:
+        """The interactions, in the order that they were given."""
+        return cast(list[Interaction], list(self.interactions))
+
+    @property
+    def graph(self) -> list[Edge]:
+        """The interactions with the layers that they tie."""
+        return [Edge(pre, post, edge) for (pre, post), edge in zip(self._ends, self.edges, strict=True)]
+
+    def layer_shapes(self, shape: Sequence[int]) -> list[Shape]:
+        """The shape of every layer, without the batch, for an input of this shape."""
+        return layer_shapes(self.graph, len(self.activations), tuple(shape))
+
+    def layer_weight(self, layer: int) -> float:
+        return self.feedback ** (layer + 1 - len(self.activations))
+
+    def colours(self) -> Colours:
+        return self._colours
+
+    def init_state(self, x: Tensor) -> State:
+        try:
+            shapes = self.layer_shapes(x.shape[1:])
+        except ValueError as error:
+            raise ValueError(f"An input of shape {tuple(x.shape)} does not fit {block_name()}. {error}") from None
+        return tuple(
+            activation.sigma(x.new_zeros(x.shape[0], *shape))
+            for activation, shape in zip(self.activations, shapes, strict=True)
+        )
+
+    def drive(self, state: State, x: Tensor, layer: int) -> Tensor:
+        currents = [x] if layer == 0 else []
+        currents += [edge.up(state[pre]) for pre, post, edge in self.graph if post == layer]
+        for pre, post, edge in self.graph:
+            if pre == layer:
+                down = edge.down(state[pre], state[post])
+                weight = self.layer_weight(post) / self.layer_weight(pre)
+                currents.append(down if weight == 1 else weight * down)
+        return sum(currents[1:], start=currents[0])
+
+    def forward(self, state: State, x: Tensor) -> Tensor:
+        energy = -self.layer_weight(0) * dot(state[0], x)
+        for layer, (activation, s) in enumerate(zip(self.activations, state, strict=True)):
+            energy = energy + self.layer_weight(layer) * activation.potential(s).flatten(1).sum(1)
+        for pre, post, edge in self.graph:
+            energy = energy + self.layer_weight(post) * edge(state[pre], state[post])
+        return energy
+
+    def session(self, x: Tensor, start: State, *, fresh: bool = False, copies: int = 1) -> Session:
+        return Currents(self, self.graph, start, blank=fresh and self._starts_blank, copies=copies)
+
+    @property
+    def _starts_blank(self) -> bool:
+        """Whether every layer starts at zero."""
+        return all(activation.slope is not None and activation.low <= 0 <= activation.high for activation in self.activations)
+
+    def contrast_gradient(self, high: State, low: State, x: Tensor, weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        sums: dict[Tensor, Tensor] = {}  # by parameter: one may serve several edges
+        for pre, post, edge in self.graph:
+            held = dict(edge.named_parameters())
+            ends = (high[pre], high[post]), (low[pre], low[post])
+            for name, gradient in edge.contrast_gradient(*ends, self._weighted(weights, post)).items():
+                sums[held[name]] = sums[held[name]] + gradient if held[name] in sums else gradient
+        grad_x = (low[0] - high[0]) * per_sample(self._weighted(weights, 0), x)
+        wanted = {name: p for name, p in self.named_parameters() if p.requires_grad}
+        return grad_x, {name: sums[p] if p in sums else torch.zeros_like(p) for name, p in wanted.items()}
+
+    def _weighted(self, weights: Tensor, layer: int) -> Tensor:
+        return weights if self.feedback == 1 else weights * self.layer_weight(layer)
+
+    def check_hooks(self) -> None:
+        for name, edge in self.interactions.named_children():
+            cast(Interaction, edge).check_hooks(f"interactions.{name} of {block_name()}")
+
+    @torch.no_grad()
+    def latched(self, state: State) -> Hopfield:
+        return self._with([edge.latched(state[pre]) for pre, _, edge in self.graph])
+
+    def repeated(self, copies: int) -> Hopfield:
+        return self._with([edge.repeated(copies) for edge in self.edges])
+
+    def holomorphic(self) -> Hopfield:
+        return complex_version(self, self.edges)
+
+    def _with(self, edges: list[Interaction]) -> Hopfield:
+        """The same network with these for its edges."""
+        if all(edge is before for edge, before in zip(edges, self.edges, strict=True)):
+            return self
+        return with_children(self, interactions=nn.ModuleList(edges))
+
+    def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
+        shapes = self.layer_shapes(shape)
+        ups = [edge.macs(shapes[pre]) for pre, _, edge in self.graph]
+        return None if None in ups else 2 * sum(macs for macs in ups if macs is not None)  # each edge up and down
+
+    def extra_repr(self) -> str:
+        chain = all(post == pre + 1 for pre, post in self._ends)
+        edges = "" if chain else f", edges={list(self._ends)}"
+        feedback = "" if self.feedback == 1 else f", feedback={self.feedback:g}"
+        return super().extra_repr() + edges + feedback

@@ -1,0 +1,129 @@
+"""What every relaxation is: one sweep, repeated until an equilibrium is reached."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from ffebm.checks import check_size
+from ffebm.energy import Energy, Session
+from ffebm.errors import block_name
+from ffebm.nudge import Nudge
+from ffebm.relaxation.divergence import check_divergence
+from ffebm.relaxation.stopping import AfterSweeps, AtStandstill, Observer, Relaxed, Stopping, WithinTolerance, iterate
+from ffebm.state import State
+
+STANDSTILL = 4  # units of rounding: a sweep that moves no unit by more has nothing left to do
+
+
+@dataclass(frozen=True)
+class Relaxation(ABC):
+    """A map from state to state, one sweep, repeated a fixed number of times or until it changes nothing.
+
+    Args:
+        steps: the number of sweeps, or their maximum when there is a tolerance. Without one, a free relaxation that nobody
+            records or observes skips those of its sweeps that would change nothing but rounding.
+        tolerance: a sample is left as it is once no unit of it moves by more than this in a sweep. Each sample stops
+            on its own, so the result never depends on which others share its batch.
+    """
+
+    steps: int = 20
+    tolerance: float | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_size("steps", self.steps)
+        if self.tolerance is not None and not (math.isfinite(self.tolerance) and self.tolerance > 0):
+            raise ValueError(f"`tolerance` must be positive, got {self.tolerance}; use None for a fixed number of sweeps.")
+
+    @abstractmethod
+    def sweep(self, energy: Energy | Session, state: State, x: Tensor, nudge: Nudge | None = None) -> State:
+        """One sweep over all layers. Differentiable where gradients are tracked; never changes `state` in place."""
+
+    @property
+    @abstractmethod
+    def transposed(self) -> Relaxation:
+        """The relaxation whose sweep backpropagation through this one performs."""
+
+    def tuned(self, steps: int, omega: float | None = None) -> Self:
+        """The same kind of sweeps, so many of them; `omega` is how far each goes, where `over_relaxes`."""
+        return replace(self, steps=steps, tolerance=None)
+
+    @property
+    def over_relaxes(self) -> bool:
+        """Whether sweeps can go further than they are drawn, and settle sooner for it."""
+        return False
+
+    def __call__(
+        self,
+        energy: Energy,
+        x: Tensor,
+        *,
+        start: State | None = None,
+        nudge: Nudge | None = None,
+        observer: Observer | None = None,
+    ) -> Relaxed:
+        """Relax from `start` (default: the energy's own), tilted by `nudge`; `observer` sees every state on the way."""
+        check_input(x)
+        return self.settle(energy, x, start, nudge, observer)
+
+    def settle(
+        self,
+        energy: Energy,
+        x: Tensor,
+        start: State | None,
+        nudge: Nudge | None = None,
+        observer: Observer | None = None,
+        copies: int = 1,
+    ) -> Relaxed:
+        """Relax a batch that holds the same samples `copies` times, one copy after the other, each under its own nudge."""
+        state = energy.init_state(x) if start is None else start
+        check_state(energy, state, x)
+        recorded = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *energy.parameters(), *state))
+        prepared = energy if recorded else energy.session(x, state, fresh=start is None, copies=copies)
+        watched = recorded or nudge is not None or observer is not None
+        stopping = self._stopping(x.dtype, copies, watched)
+        relaxed = iterate(lambda state: self.sweep(prepared, state, x, nudge), state, stopping, observer)
+        check_divergence(relaxed, lambda state: self.sweep(energy, state, x, nudge), state, self.steps, energy, x)
+        return relaxed
+
+    def _stopping(self, dtype: torch.dtype, copies: int, watched: bool) -> Stopping:
+        if self.tolerance is not None:
+            return WithinTolerance(self.steps, self.tolerance, copies)
+        # A nudge may move units by so little that rounding hides it while they still are on their way.
+        if watched or dtype not in (torch.float32, torch.float64):
+            return AfterSweeps(self.steps)
+        return AtStandstill(self.steps, STANDSTILL * torch.finfo(dtype).eps)
+
+
+def check_tensor(what: str, value: object) -> None:
+    """Refuse arrays and lists: most of what they lack would only show far from here."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{what} must be a tensor, got a {type(value).__name__}: convert it by `torch.as_tensor`.")
+
+
+def check_input(x: Tensor) -> None:
+    """Refuse an input that has no batch of samples."""
+    check_tensor(f"The input of {block_name()}", x)
+    if x.dim() < 2 or x.numel() == 0:
+        raise ValueError(
+            f"The input of {block_name()} must have shape (batch, ...) with at least one sample and one unit, "
+            f"got {tuple(x.shape)}. Add a batch dimension to a single sample, and skip empty batches."
+        )
+    if not x.is_floating_point():
+        raise TypeError(f"The input of {block_name()} must be floating point, got {x.dtype}: convert it by `x.float()`.")
+
+
+def check_state(energy: Energy, state: State, x: Tensor) -> None:
+    """Refuse a state that is not one tensor per layer with a sample for each of the input's."""
+    layers, batch = len(energy.activations), x.shape[0]
+    if not isinstance(state, tuple) or len(state) != layers or any(s.dim() < 2 or s.shape[0] != batch for s in state):
+        got = [tuple(s.shape) for s in state] if isinstance(state, tuple) else type(state).__name__
+        raise ValueError(
+            f"The state of {block_name()} must be a tuple of {layers} tensors, one per activation, each with the batch of "
+            f"{batch} first, got {got}. Check `init_state`, or the `start` given."
+        )

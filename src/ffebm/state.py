@@ -1,0 +1,50 @@
+"""States and errors: a tensor for every layer of a block, each with the batch first."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+State = tuple[Tensor, ...]  # s_1 .. s_L
+Deltas = tuple[Tensor | None, ...]  # the error signal at every layer; None where there is none
+
+
+def per_sample(weights: Tensor, like: Tensor) -> Tensor:
+    """`weights` of shape (B,), viewed so that they scale the samples of `like`."""
+    return weights.view(-1, *[1] * (like.dim() - 1))
+
+
+def dot(a: Tensor, b: Tensor) -> Tensor:
+    """The scalar product of every sample, shape (B,)."""
+    return (a * b).sum(tuple(range(1, a.dim())))  # flattening a channels-last image would copy it
+
+
+def of_samples(state: State, samples: slice) -> State:
+    """The state of some samples of the batch."""
+    return tuple(s[samples] for s in state)
+
+
+def errors_of_samples(deltas: Deltas, samples: slice) -> Deltas:
+    return tuple(d if d is None else d[samples] for d in deltas)
+
+
+def error_at(layer: int, delta: Tensor, layers: int) -> Deltas:
+    """An error at one layer, and none at the others; `layer` may count from the end."""
+    return tuple(delta if index == layer % layers else None for index in range(layers))
+
+
+def repeated(tensor: Tensor, copies: int) -> Tensor:
+    """The batch as many times, one after the other."""
+    return tensor if copies == 1 else torch.cat([tensor] * copies)
+
+
+def in_complex_numbers(tensor: Tensor) -> Tensor:
+    """The same numbers, of a complex type as precise."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.complex32))
+
+
+@torch.no_grad()
+def change(state: State, previous: State) -> Tensor:
+    """The largest change of any unit, for every sample, shape (B,)."""
+    layers = [(new - old).abs().amax(tuple(range(1, new.dim()))) for new, old in zip(state, previous, strict=True)]
+    return torch.stack(layers).amax(0)

@@ -1,0 +1,208 @@
+"""Systems: what an estimator may ask of an analog block, simulated or real."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from ffebm.energy import Energy
+from ffebm.interaction import with_children
+from ffebm.nudge import Nudge, Strength
+from ffebm.portions import portions
+from ffebm.relaxation import Relaxation, Relaxed
+from ffebm.state import State, of_samples, repeated
+
+
+class Phase(NamedTuple):
+    """What a block settles under: the force of a nudge, times a strength; by default freely."""
+
+    nudge: Nudge | None = None
+    strength: Strength = 0.0
+
+
+def phases_of_samples(phases: Sequence[Phase], samples: slice) -> list[Phase]:
+    """The same phases of some samples of the batch, which still share a nudge where they did."""
+    parts = {id(phase.nudge): phase.nudge and phase.nudge.part(samples) for phase in phases}
+    strengths = [s[samples] if isinstance(s, Tensor) else s for s in (phase.strength for phase in phases)]
+    return [Phase(parts[id(phase.nudge)], strength) for phase, strength in zip(phases, strengths, strict=True)]
+
+
+FREE = Phase()
+PhasesObserver = Callable[
+    [int, list[State]], None
+]  # called with the number of sweeps done, from 0, and the state of each phase
+
+
+class Gradients(NamedTuple):
+    """The derivative of a loss with respect to a block's input and parameters."""
+
+    x: Tensor
+    parameters: dict[str, Tensor]  # by name, those that require gradients
+
+    @classmethod
+    def summed(cls, pieces: Sequence[Gradients]) -> Gradients:
+        """Of a whole batch, from those of its portions."""
+        parameters = dict(pieces[0].parameters)
+        for piece in pieces[1:]:
+            for name, gradient in piece.parameters.items():
+                parameters[name].add_(gradient)
+        return cls(torch.cat([piece.x for piece in pieces]), parameters)
+
+    def within(self, part: str) -> Gradients:
+        """The same by the names that the parameters have in a module of which this is a part."""
+        return Gradients(self.x, {f"{part}.{name}": gradient for name, gradient in self.parameters.items()})
+
+    def of(self, part: str) -> Gradients:
+        """The same by the names that the parameters have in a part of the module."""
+        return Gradients(self.x, {name.removeprefix(f"{part}."): gradient for name, gradient in self.parameters.items()})
+
+
+class System(nn.Module, ABC):
+    """An analog block as estimators see it: it settles in phases, and contrasts what was read at their ends.
+
+    Simulations, circuits and chips are systems; so is a wrapper that quantises or disturbs another one.
+    """
+
+    output: int = -1  # the layer that the block returns, and that errors enter
+
+    @abstractmethod
+    def settle(
+        self, x: Tensor, phases: Sequence[Phase], *, start: State | None = None, relax: Relaxation | None = None
+    ) -> list[Relaxed]:
+        """What is read at the end of each phase, all of which begin at `start`.
+
+        Args:
+            start: by default wherever the system begins.
+            relax: how a simulation is to get there, where that is not its own way; physics has its own.
+        """
+
+    @abstractmethod
+    def contrast(self, high: State, low: State, x: Tensor, weights: Tensor) -> Gradients:
+        r"""The derivative of $\sum_b w_b (E_b(high) - E_b(low))$ to `x` and to the parameters, by their names in the system."""
+
+    def latched(self, state: State) -> Self:
+        """The system with those choices fixed that it makes at `state`, as max-pooling does; itself, where it makes none."""
+        return self
+
+    def holomorphic(self) -> Self:
+        """The system in complex numbers."""
+        raise TypeError(
+            f"{type(self).__name__} settles under real nudges only: use another stencil, for example `Stencil.centered()`."
+        )
+
+    def portions(self, x: Tensor, state: State, phases: int) -> list[slice]:
+        """How a batch is best cut before it goes through so many phases; by default not at all."""
+        return [slice(0, len(x))]
+
+
+class SystemWrapper(System):
+    """Another system, a part of which a subclass changes: readings, for example."""
+
+    def __init__(self, system: System) -> None:
+        super().__init__()
+        self.system = system
+        self.output = system.output
+
+    def settle(
+        self, x: Tensor, phases: Sequence[Phase], *, start: State | None = None, relax: Relaxation | None = None
+    ) -> list[Relaxed]:
+        return self.system.settle(x, phases, start=start, relax=relax)
+
+    def contrast(self, high: State, low: State, x: Tensor, weights: Tensor) -> Gradients:
+        return self.system.contrast(high, low, x, weights).within("system")
+
+    def latched(self, state: State) -> Self:
+        return with_children(self, system=self.system.latched(state))
+
+    def holomorphic(self) -> Self:
+        return with_children(self, system=self.system.holomorphic())
+
+    def portions(self, x: Tensor, state: State, phases: int) -> list[slice]:
+        return self.system.portions(x, state, phases)
+
+
+class Simulated(System):
+    """An energy that a relaxation minimises.
+
+    All phases relax as one batch. A batch larger than the processor's cache relaxes portion by portion.
+    """
+
+    def __init__(self, energy: Energy, relax: Relaxation) -> None:
+        super().__init__()
+        self.energy = energy
+        self.relax = relax
+        self.output = energy.output
+
+    @torch.no_grad()
+    def settle(
+        self,
+        x: Tensor,
+        phases: Sequence[Phase],
+        *,
+        start: State | None = None,
+        relax: Relaxation | None = None,
+        observer: PhasesObserver | None = None,
+    ) -> list[Relaxed]:
+        """As every system; `observer` sees the states of all phases, before the first sweep and after each."""
+        relax = self.relax if relax is None else relax
+        parts = [slice(0, len(x))]
+        if observer is None and all(phase.nudge is None or phase.nudge.part(parts[0]) is not None for phase in phases):
+            parts = self.portions(x, self.energy.init_state(x[:1]) if start is None else start, len(phases))
+        if len(parts) == 1:
+            return self._settle(x, phases, start, relax, observer)
+        pieces = [
+            self._settle(x[part], phases_of_samples(phases, part), start and of_samples(start, part), relax, None)
+            for part in parts
+        ]
+        return [_joined(readings) for readings in zip(*pieces, strict=True)]
+
+    def _settle(
+        self, x: Tensor, phases: Sequence[Phase], start: State | None, relax: Relaxation, observer: PhasesObserver | None
+    ) -> list[Relaxed]:
+        """All phases as one batch, one copy of it after the other."""
+        copies = len(phases)
+        relaxed = relax.settle(
+            self.energy.repeated(copies),
+            repeated(x, copies),
+            start and tuple(repeated(s, copies) for s in start),
+            stacked(phases),
+            observer and (lambda sweeps, state: observer(sweeps, _split(state, copies))),
+            copies,
+        )
+        states, residuals, sweeps = _split(relaxed.state, copies), relaxed.residual.chunk(copies), relaxed.sweeps.chunk(copies)
+        return [Relaxed(*reading) for reading in zip(states, residuals, sweeps, strict=True)]
+
+    def contrast(self, high: State, low: State, x: Tensor, weights: Tensor) -> Gradients:
+        return Gradients(*self.energy.contrast_gradient(high, low, x, weights)).within("energy")
+
+    def latched(self, state: State) -> Self:
+        return with_children(self, energy=self.energy.latched(state))
+
+    def holomorphic(self) -> Self:
+        return with_children(self, energy=self.energy.holomorphic())
+
+    def portions(self, x: Tensor, state: State, phases: int) -> list[slice]:
+        return portions(len(x), (x[:1], *(s[:1] for s in state)) * phases)
+
+
+def stacked(phases: Sequence[Phase]) -> Nudge | None:
+    """The nudge of all phases as one batch."""
+    nudges = [phase.nudge for phase in phases if phase.nudge is not None]
+    if not nudges:
+        return None
+    if any(nudge is not nudges[0] for nudge in nudges):
+        raise ValueError("Phases that settle together share one nudge and differ in its strength: settle others on their own.")
+    return nudges[0].copies([phase.strength for phase in phases])
+
+
+def _split(state: State, copies: int) -> list[State]:
+    return list(zip(*(s.chunk(copies) for s in state), strict=True))
+
+
+def _joined(pieces: Sequence[Relaxed]) -> Relaxed:
+    states, residuals, sweeps = zip(*pieces, strict=True)
+    return Relaxed(tuple(torch.cat(layer) for layer in zip(*states, strict=True)), torch.cat(residuals), torch.cat(sweeps))

@@ -1,0 +1,48 @@
+"""Twins: modules that hold other tensors in place of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar, cast
+
+from torch import Tensor, nn
+
+M = TypeVar("M", bound=nn.Module)
+Names = tuple[tuple[str, ...], ...]  # every name by which a module holds each of its tensors
+
+
+def holdings(module: nn.Module) -> tuple[Names, tuple[Tensor, ...]]:
+    """The distinct parameters and buffers that a module holds, with all of their names."""
+    found: dict[int, tuple[Tensor, list[str]]] = {}
+    for name, tensor in _named_tensors(module):
+        found.setdefault(id(tensor), (tensor, []))[1].append(name)
+    return tuple(tuple(names) for _, names in found.values()), tuple(tensor for tensor, _ in found.values())
+
+
+def twin(module: M, names: Names, tensors: Sequence[Tensor], needed: Sequence[bool]) -> M:
+    """A module of the same kind that holds these tensors, as leaves without history; the original is not touched.
+
+    Backward passes must see what their forward pass saw, also when `functional_call` had put it there for one call; and
+    differentiating saved tensors directly would follow the graph that they came from.
+    """
+    leaves = {
+        name: leaf
+        for aliases, tensor, need in zip(names, tensors, needed, strict=True)
+        for leaf in [tensor.detach().requires_grad_(need)]
+        for name in aliases
+    }
+    twins: dict[int, nn.Module] = {}
+    for prefix, part in module.named_modules():
+        twins[id(part)] = other = part.__class__.__new__(part.__class__)
+        other.__dict__ = dict(part.__dict__)
+        for kind in ("_parameters", "_buffers"):
+            tensors_of: dict[str, Tensor | None] = part.__dict__[kind]
+            other.__dict__[kind] = {name: leaves.get(f"{prefix}.{name}".lstrip("."), t) for name, t in tensors_of.items()}
+    for other in twins.values():
+        other._modules = {name: None if child is None else twins[id(child)] for name, child in other._modules.items()}
+    return cast(M, twins[id(module)])
+
+
+def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
