@@ -7,19 +7,19 @@ shared between blocks or stages.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from ffebm.block import EnergyBlock
-from ffebm.gradient import EquilibriumPropagation
+from ffebm.gradient import EquilibriumPropagation, Gradients
+from ffebm.gradient.equilibrium_propagation import LastBlock
+from ffebm.gradient.estimator import differentiate
 from ffebm.model import FFEBM, ReadoutCost
-from ffebm.nudge import Cost
 from ffebm.relaxation import Relaxation, Relaxed
 from ffebm.state import State, error_at
-from ffebm.system import Phase
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ def passages(model: FFEBM, inputs: Tensor, further: Relaxation | None = None) ->
     return [Passage(v.stage, v.block, v.s, v.x, states) for v, states in zip(visits, kept, strict=True)]
 
 
-Contrast = Callable[[Tensor], Tensor]  # the scalar to differentiate, as a function of a block's input
 Named = dict[str, Tensor]
+Through = Callable[[Passage, Gradients, Named], Named]  # (passage, contrast, inputs of the stage) -> all gradients
 
 
 @torch.enable_grad()
@@ -71,11 +71,9 @@ def explicit_chain(model: FFEBM, x: Tensor, y: Tensor) -> Named:
     Paper: Alg. [alg:explicit-bp-ep-chain]
     """
 
-    def through(passage: Passage, contrast: Contrast, analog: Named, digital: Named) -> Named:
-        x = passage.x.detach().requires_grad_()
-        delta_x, *grads = torch.autograd.grad(contrast(x), [x, *analog.values()])  # Δx and g of θ
-        backpropagated = torch.autograd.grad(passage.x, list(digital.values()), delta_x)  # ∂F·Δx
-        return dict(zip([*analog, *digital], [*grads, *backpropagated], strict=True))
+    def through(passage: Passage, contrast: Gradients, digital: Named) -> Named:
+        backpropagated = torch.autograd.grad(passage.x, list(digital.values()), contrast.x)  # ∂F·Δx
+        return contrast.parameters | dict(zip(digital, backpropagated, strict=True))
 
     return _chain(model, x, y, through)
 
@@ -89,16 +87,16 @@ def implicit_chain(model: FFEBM, x: Tensor, y: Tensor) -> Named:
 
     Paper: Alg. [alg:implicit-bp-ep-chain], Alg. [alg:implicit-bp-ep-chain-detailed]
     """
+    parameters = named("", model)
 
-    def through(passage: Passage, contrast: Contrast, analog: Named, digital: Named) -> Named:
-        grads = torch.autograd.grad(contrast(passage.x), [*analog.values(), *digital.values()])
+    def through(passage: Passage, contrast: Gradients, digital: Named) -> Named:
+        analog = {name: parameters[name] for name in contrast.parameters}
+        # To first order the contrast is linear in x and θ, and x is a function of the stage's input and parameters.
+        joint = (contrast.x * passage.x).sum() + sum((contrast.parameters[name] * p).sum() for name, p in analog.items())
+        grads = torch.autograd.grad(joint, [*analog.values(), *digital.values()])
         return dict(zip([*analog, *digital], grads, strict=True))
 
     return _chain(model, x, y, through)
-
-
-# (passage, contrast, parameters of the contrast, inputs of the stage) -> the gradients of both
-Through = Callable[[Passage, Contrast, Named, Named], Named]
 
 
 def _chain(model: FFEBM, x: Tensor, y: Tensor, through: Through) -> Named:
@@ -107,24 +105,18 @@ def _chain(model: FFEBM, x: Tensor, y: Tensor, through: Through) -> Named:
     if sum(len(list(part.parameters())) for part in parts) > len({p for part in parts for p in part.parameters()}):
         raise ValueError("Chaining names each gradient by its part, got parameters that several parts share: use `backward`.")
     gradients: Named = {}
-    cost = ReadoutCost(model.readout, model.criterion)
-    readout = named("", cost)
     delta: Tensor | None = None
     for index, passage in reversed(list(enumerate(passages(model, x)))):
-        block, (state,) = passage.block, passage.states
+        block = passage.block
         estimator = block.estimator.nudging
         if estimator is None:
             raise TypeError(f"Chaining needs EquilibriumPropagation in every block, got {block.estimator} in {block.label}.")
-        analog = named(f"blocks.{index}.energy", block.energy)
         if delta is None and (model.nudge == "stationary" or estimator.points.linearised):
-            output = state[block.output].detach().requires_grad_()
-            delta, *grads = torch.autograd.grad(cost(output, y).mean(), [output, *readout.values()])
-            gradients |= zip(readout, grads, strict=True)
-        if delta is None:
-            analog |= readout
-        contrast = _contrast(estimator, passage, delta, cost, y)
+            delta, of_readout = through_readout(model, passage, y)
+            gradients |= of_readout
+        *_, contrast = contrasts(model, index, passage, estimator, delta, y)
         digital = named(f"stages.{index}", passage.stage) | {ERROR: passage.s}
-        gradients |= through(passage, contrast, analog, digital)
+        gradients |= through(passage, contrast, digital)
         delta = gradients.pop(ERROR)
     return gradients
 
@@ -132,37 +124,40 @@ def _chain(model: FFEBM, x: Tensor, y: Tensor, through: Through) -> Named:
 ERROR = "error handed to the block before"
 
 
-def _contrast(estimator: EquilibriumPropagation, passage: Passage, delta: Tensor | None, cost: Cost, y: Tensor) -> Contrast:
-    r"""What EP differentiates: the contrast of two nudged states under the error `delta` at the block's output.
+def contrasts(
+    model: FFEBM, index: int, passage: Passage, estimator: EquilibriumPropagation, delta: Tensor | None, y: Tensor
+) -> Iterator[Gradients]:
+    """What EP makes of a block after 0, 1, ... nudged sweeps, by the model's names for its parameters.
 
-    Without one it is nudged by the loss, and the energy is augmented by it: $E + \beta \ell$.
+    Args:
+        delta: the error at the block's output; without one it is nudged by the loss, and the readout belongs to it.
     """
-    block, state, x = passage.block, passage.states[0], passage.x.detach()
-    weights, phases = nudge_of(estimator, passage, delta, cost, y)
-    around = estimator.around(block.system, state)
-    readings = estimator.read(around, x, state, phases)
-    high, low = estimator.points.pair(state, readings)
-
-    def contrast(x: Tensor) -> Tensor:
-        total = (weights / estimator.reach(phases) * around.energy.contrast(high, low, x)).sum()
-        if delta is not None:
-            return total
-        return total + (weights * estimator.points.mean([cost(s[block.output], y) for s in readings])).sum()
-
-    return contrast
-
-
-def nudge_of(
-    estimator: EquilibriumPropagation, passage: Passage, delta: Tensor | None, cost: Cost, y: Tensor
-) -> tuple[Tensor, list[Phase]]:
-    """How much each sample counts, and the phases that nudge it: by an error at the block's output, or by the loss itself."""
-    block, x = passage.block, passage.x.detach()
+    block, free, x = passage.block, passage.states[0], passage.x.detach()
+    last = LastBlock(estimator.around(block.system, free), ReadoutCost(model.readout, model.criterion))
     if delta is None:
         weights = x.new_full((len(y),), 1 / len(y))
-        return weights, estimator.phases(estimator.elastic(cost, y, x, block.output), x)
-    deltas = error_at(block.output, delta, len(passage.states[0]))
-    sizes = estimator.sizes(deltas)
-    return sizes, estimator.phases(estimator.stationary(deltas, sizes), x)
+        nudge = estimator.elastic(last.cost, y, x, block.output)
+    else:
+        deltas = error_at(block.output, delta, len(free))
+        weights = estimator.sizes(deltas)
+        nudge = estimator.stationary(deltas, weights)
+    phases = estimator.phases(nudge, x)
+    swept: list[list[State]] = []
+    estimator.read(last.system, x, free, phases, lambda _, states: swept.append(states))
+    for readings in swept:
+        if delta is None:
+            found = estimator.elastic_contrast(last, x, y, free, readings, phases, weights)
+        else:
+            found = estimator.contrast(last.system, x, free, readings, phases, weights).within("system")
+        names = {name: name.removeprefix("cost.").replace("system.", f"blocks.{index}.", 1) for name in found.parameters}
+        yield Gradients(found.x, {names[name]: gradient for name, gradient in found.parameters.items()})
+
+
+def through_readout(model: FFEBM, passage: Passage, y: Tensor) -> Gradients:
+    """The error at the output of the last block, and the readout's gradients."""
+    output = passage.states[-1][passage.block.output].detach().requires_grad_()
+    cost = ReadoutCost(model.readout, model.criterion)
+    return differentiate(cost(output, y).mean(), output, cost)
 
 
 def named(prefix: str, module: nn.Module) -> Named:

@@ -12,13 +12,11 @@ import torch
 from torch import Tensor
 
 from ffebm.block import EnergyBlock
-from ffebm.chaining import ERROR, Passage, named, nudge_of, passages
+from ffebm.chaining import ERROR, Passage, contrasts, named, passages, through_readout
 from ffebm.energy import Energy
 from ffebm.errors import DivergenceError, UnsettledError
-from ffebm.gradient import EquilibriumPropagation, Gradients, RecurrentBackprop
-from ffebm.gradient.equilibrium_propagation import LastBlock
-from ffebm.gradient.estimator import differentiate
-from ffebm.model import FFEBM, ReadoutCost
+from ffebm.gradient import EquilibriumPropagation, RecurrentBackprop
+from ffebm.model import FFEBM
 from ffebm.nudge import Nudge
 from ffebm.relaxation import FixedPoint, Relaxation, Relaxed
 from ffebm.state import State, change, error_at
@@ -228,31 +226,11 @@ Steps = Iterator[dict[str, Tensor]]  # gradients by parameter name, and the erro
 def _ep_steps(
     model: FFEBM, index: int, passage: Passage, y: Tensor, estimator: EquilibriumPropagation, delta: Tensor | None
 ) -> Steps:
-    block, free, x = passage.block, passage.states[0], passage.x.detach()
-    cost = ReadoutCost(model.readout, model.criterion)
     readout: dict[str, Tensor] = {}
     if delta is None and model.nudge == "stationary":
-        delta, readout = _through_readout(model, passage, y)
-    weights, phases = nudge_of(estimator, passage, delta, cost, y)
-    last = LastBlock(estimator.around(block.system, free), cost)
-    swept: list[list[State]] = []
-    estimator.read(last.system, x, free, phases, lambda _, states: swept.append(states))
-    names = {"system.energy.": f"blocks.{index}.energy.", "cost.": ""}
-    for readings in swept:
-        if delta is None:
-            found = estimator.elastic_contrast(last, x, y, free, readings, phases, weights)
-        else:
-            found = estimator.contrast(last.system, x, free, readings, phases, weights).within("system")
-        of_block = {_renamed(name, names): g for name, g in found.parameters.items()}
-        yield readout | of_block | _through_stage(passage, index, found.x)
-
-
-def _renamed(name: str, prefixes: Mapping[str, str]) -> str:
-    """The model's name for a parameter of one of its parts."""
-    for prefix, new in prefixes.items():
-        if name.startswith(prefix):
-            return new + name[len(prefix) :]
-    return name
+        delta, readout = through_readout(model, passage, y)
+    for found in contrasts(model, index, passage, estimator, delta, y):
+        yield readout | found.parameters | _through_stage(passage, index, found.x)
 
 
 def _id_steps(model: FFEBM, index: int, passage: Passage, y: Tensor, recorded: Relaxation, delta: Tensor | None) -> Steps:
@@ -260,7 +238,7 @@ def _id_steps(model: FFEBM, index: int, passage: Passage, y: Tensor, recorded: R
     energy = passage.block.energy
     readout: dict[str, Tensor] = {}
     if delta is None:
-        delta, readout = _through_readout(model, passage, y)
+        delta, readout = through_readout(model, passage, y)
     state = passage.states[0]
     errors = error_at(passage.block.output, delta, len(state))
     adjoint = tuple(torch.zeros_like(s) if error is None else error for s, error in zip(state, errors, strict=True))
@@ -276,13 +254,6 @@ def _id_steps(model: FFEBM, index: int, passage: Passage, y: Tensor, recorded: R
         adjoint = found[: len(state)]
         total = [so_far + g for so_far, g in zip(total, found[len(state) :], strict=True)]
         yield readout | dict(zip(wanted, total[1:], strict=True)) | _through_stage(passage, index, total[0])
-
-
-def _through_readout(model: FFEBM, passage: Passage, y: Tensor) -> Gradients:
-    """The error at the output of the last block, and the readout's gradients."""
-    output = passage.states[-1][passage.block.output].detach().requires_grad_()
-    cost = ReadoutCost(model.readout, model.criterion)
-    return differentiate(cost(output, y).mean(), output, cost)
 
 
 def _through_stage(passage: Passage, index: int, delta_x: Tensor) -> dict[str, Tensor]:

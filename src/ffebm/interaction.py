@@ -327,7 +327,8 @@ class _PooledContact(Contact):
         return self.pooled.clone()
 
     def down(self, post: Tensor) -> Tensor:
-        return self.edge.convolve_back(self.pre, self.pool.transpose(self.convolved, post, self.positions))
+        known = () if self.positions is None else (self.positions,)
+        return self.edge.convolve_back(self.pre, self.pool.transpose(self.convolved, post, *known))
 
 
 class _Pair(NamedTuple):

@@ -23,6 +23,10 @@ class Cost(Protocol):
 Strength = float | complex | Tensor  # of a nudge; a tensor has one for every sample, shape (B,)
 
 
+def strengths_of_samples(strengths: Sequence[Strength], samples: slice) -> list[Strength]:
+    return [strength[samples] if isinstance(strength, Tensor) else strength for strength in strengths]
+
+
 class Nudge(ABC):
     """A force on the layers of a block, sample by sample."""
 
@@ -73,13 +77,23 @@ class Stationary(Nudge):
     def part(self, samples: slice) -> Stationary:
         return Stationary(self.beta[samples], tuple(d if d is None else d[samples] for d in self.deltas))
 
-    def copies(self, strengths: Sequence[Strength]) -> Stationary:
-        beta = torch.cat([self.beta * strength for strength in strengths])
-        return Stationary(beta, tuple(d if d is None else repeated(d, len(strengths)) for d in self.deltas))
+    def copies(self, strengths: Sequence[Strength]) -> Nudge:
+        betas = [self.beta * strength for strength in strengths]
+        return _Constant(tuple(d if d is None else torch.cat([per_sample(b, d) * d for b in betas]) for d in self.deltas))
 
     @cached_property
     def _forces(self) -> Deltas:
         return tuple(d if d is None else per_sample(self.beta, d) * d for d in self.deltas)
+
+
+@dataclass(frozen=True)
+class _Constant(Nudge):
+    """The same forces at every sweep."""
+
+    forces: Deltas
+
+    def force(self, state: State, layer: int) -> Tensor | None:
+        return self.forces[layer]
 
 
 @dataclass(frozen=True)

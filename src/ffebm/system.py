@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from ffebm.energy import Energy
 from ffebm.interaction import with_children
-from ffebm.nudge import Nudge, Strength
+from ffebm.nudge import Nudge, Strength, strengths_of_samples
 from ffebm.portions import portions
 from ffebm.relaxation import Relaxation, Relaxed
+from ffebm.relaxation.problem import Problem
 from ffebm.state import State, of_samples, repeated
 
 
@@ -27,7 +28,7 @@ class Phase(NamedTuple):
 def phases_of_samples(phases: Sequence[Phase], samples: slice) -> list[Phase]:
     """The same phases of some samples of the batch, which still share a nudge where they did."""
     parts = {id(phase.nudge): phase.nudge and phase.nudge.part(samples) for phase in phases}
-    strengths = [s[samples] if isinstance(s, Tensor) else s for s in (phase.strength for phase in phases)]
+    strengths = strengths_of_samples([phase.strength for phase in phases], samples)
     return [Phase(parts[id(phase.nudge)], strength) for phase, strength in zip(phases, strengths, strict=True)]
 
 
@@ -165,14 +166,9 @@ class Simulated(System):
     ) -> list[Relaxed]:
         """All phases as one batch, one copy of it after the other."""
         copies = len(phases)
-        relaxed = relax.settle(
-            self.energy.repeated(copies),
-            repeated(x, copies),
-            start and tuple(repeated(s, copies) for s in start),
-            stacked(phases),
-            observer and (lambda sweeps, state: observer(sweeps, _split(state, copies))),
-            copies,
-        )
+        begin = None if start is None else lambda: tuple(repeated(s, copies) for s in start)
+        problem = Problem(self.energy.repeated(copies), repeated(x, copies), stacked(phases), begin, copies)
+        relaxed = relax.settle(problem, observer and (lambda done, state: observer(done, _split(state, copies))))
         states, residuals, sweeps = _split(relaxed.state, copies), relaxed.residual.chunk(copies), relaxed.sweeps.chunk(copies)
         return [Relaxed(*reading) for reading in zip(states, residuals, sweeps, strict=True)]
 

@@ -16,10 +16,10 @@ from ffebm.errors import block_name
 from ffebm.gradient.bridge import differentiable, differentiable_losses
 from ffebm.gradient.estimator import ImplicitEstimator, differentiate, divided, sample_norms
 from ffebm.gradient.stencil import Stencil
-from ffebm.nudge import Cost, Elastic, Nudge, Stationary, Strength
+from ffebm.nudge import Cost, Elastic, Nudge, Stationary, Strength, strengths_of_samples
 from ffebm.relaxation import FixedPoint, Relaxation, Relaxed
-from ffebm.state import Deltas, State, in_complex_numbers, of_samples
-from ffebm.system import FREE, Gradients, Phase, PhasesObserver, Simulated, System, phases_of_samples
+from ffebm.state import Deltas, State, errors_of_samples, in_complex_numbers, of_samples
+from ffebm.system import FREE, Gradients, Phase, PhasesObserver, Simulated, System
 
 Variant = Literal["centered", "positive", "negative"]
 Scale = Literal["unit", "paper"]
@@ -164,26 +164,29 @@ class EquilibriumPropagation(ImplicitEstimator):
 
     def response(self, system: System, x: Tensor, state: State, deltas: Deltas) -> Gradients:
         """The derivative of a loss from how the system responds to its derivative `deltas` with respect to the state."""
-        sizes = self.sizes(deltas)
-        phases = self.phases(self.stationary(deltas, sizes), x)
+        sizes, strengths = self.sizes(deltas), self.points.strengths(self.beta, x)
 
         def portion(samples: slice) -> Gradients:
-            free, part = of_samples(state, samples), phases_of_samples(phases, samples)
+            free, size = of_samples(state, samples), sizes[samples]
+            nudge = self.stationary(errors_of_samples(deltas, samples), size)
+            phases = [Phase(nudge, strength) for strength in strengths_of_samples(strengths, samples)]
             around = self.around(system, free)
-            readings = self.read(around, x[samples], free, part)
-            return self.contrast(around, x[samples], free, readings, part, sizes[samples])
+            readings = self.read(around, x[samples], free, phases)
+            return self.contrast(around, x[samples], free, readings, phases, size)
 
         return self._summed(portion, system, x, state)
 
     def elastic_response(self, last: LastBlock, x: Tensor, y: Tensor, state: State, weights: Tensor) -> Gradients:
         """The derivative of the weighted sum of per-sample losses, for block and readout together."""
-        phases = self.phases(self.elastic(last.cost, y, x, last.system.output), x)
+        strengths = self.points.strengths(self.beta, x)
 
         def portion(samples: slice) -> Gradients:
-            free, part = of_samples(state, samples), phases_of_samples(phases, samples)
+            free = of_samples(state, samples)
+            nudge = self.elastic(last.cost, y[samples], x[samples], last.system.output)
+            phases = [Phase(nudge, strength) for strength in strengths_of_samples(strengths, samples)]
             around = LastBlock(self.around(last.system, free), last.cost)
-            readings = self.read(around.system, x[samples], free, part)
-            return self.elastic_contrast(around, x[samples], y[samples], free, readings, part, weights[samples])
+            readings = self.read(around.system, x[samples], free, phases)
+            return self.elastic_contrast(around, x[samples], y[samples], free, readings, phases, weights[samples])
 
         return self._summed(portion, last.system, x, state)
 

@@ -66,7 +66,7 @@ class RecurrentBackprop(ImplicitEstimator):
         if self.relax.steps > 1:  # the last of the iterations is the pull back to the parameters
             steps, tolerance = self.relax.steps - 1, self.relax.tolerance
             stopping = AfterSweeps(steps) if tolerance is None else WithinTolerance(steps, tolerance)
-            adjoint, residual, _ = iterate(step, unit, stopping)
+            adjoint, residual, _ = iterate(lambda: (step, unit), stopping)
             worst = residual.max().item()
             if not worst <= RUNAWAY:
                 raise DivergenceError(block_name(), self.relax.steps, worst, f"This was the adjoint iteration. {ADVICE}")

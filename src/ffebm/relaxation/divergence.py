@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NoReturn
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ffebm.errors import DivergenceError, block_name
-from ffebm.relaxation.stopping import Relaxed, Sweep
+from ffebm.relaxation.problem import Problem
 from ffebm.state import State, change
 
 RUNAWAY = 10  # sweeps that move units by this many times what the first did, and ever more, will not come back
@@ -20,22 +21,16 @@ ADVICE = (
 )
 
 
-def check_divergence(relaxed: Relaxed, sweep: Sweep, start: State, steps: int, energy: nn.Module, x: Tensor) -> None:
-    """Raise where a relaxation that ended like this ran away; it is replayed only where its last sweep looks like it."""
-    # Clamped units move by 1 at most, and settling ones by less and less. NaN fails the comparison too.
-    if not bool((relaxed.residual <= 1).all()):  # the only wait for the device
-        _explain(sweep, start, steps, energy, x)
-
-
 @torch.no_grad()
-def _explain(sweep: Sweep, start: State, steps: int, energy: nn.Module, x: Tensor) -> None:
+def raise_if_diverging(problem: Problem, sweep: Callable[..., State], steps: int) -> None:
     """Replay a suspicious relaxation, sweep by sweep, and raise unless large numbers are simply its scale."""
+    energy, x, nudge = problem.energy, problem.x, problem.nudge
     for name, tensor in (("input", x), *energy.named_parameters()):
         if not bool(tensor.isfinite().all()):
             _refuse(name, tensor)
-    state, residuals = start, [0.0]
+    state, residuals = problem.begin(), [0.0]
     for done in range(1, steps + 1):
-        previous, state = state, sweep(state)
+        previous, state = state, sweep(energy, state, x, nudge)
         residuals.append(change(state, previous).max().item())
         if not math.isfinite(residuals[-1]):
             raise DivergenceError(block_name(), done, residuals[-1], ADVICE)

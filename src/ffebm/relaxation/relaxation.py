@@ -14,8 +14,9 @@ from ffebm.checks import check_size
 from ffebm.energy import Energy, Session
 from ffebm.errors import block_name
 from ffebm.nudge import Nudge
-from ffebm.relaxation.divergence import check_divergence
-from ffebm.relaxation.stopping import AfterSweeps, AtStandstill, Observer, Relaxed, Stopping, WithinTolerance, iterate
+from ffebm.relaxation.divergence import raise_if_diverging
+from ffebm.relaxation.problem import Problem
+from ffebm.relaxation.stopping import AfterSweeps, AtStandstill, Observer, Relaxed, Stopping, Sweep, WithinTolerance, iterate
 from ffebm.state import State
 
 STANDSTILL = 4  # units of rounding: a sweep that moves no unit by more has nothing left to do
@@ -69,26 +70,23 @@ class Relaxation(ABC):
     ) -> Relaxed:
         """Relax from `start` (default: the energy's own), tilted by `nudge`; `observer` sees every state on the way."""
         check_input(x)
-        return self.settle(energy, x, start, nudge, observer)
+        recorded = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *energy.parameters(), *(start or ())))
+        begin = None if start is None else lambda: start
+        return self.settle(Problem(energy, x, nudge, begin, recorded=recorded), observer)
 
-    def settle(
-        self,
-        energy: Energy,
-        x: Tensor,
-        start: State | None,
-        nudge: Nudge | None = None,
-        observer: Observer | None = None,
-        copies: int = 1,
-    ) -> Relaxed:
-        """Relax a batch that holds the same samples `copies` times, one copy after the other, each under its own nudge."""
-        state = energy.init_state(x) if start is None else start
-        check_state(energy, state, x)
-        recorded = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *energy.parameters(), *state))
-        prepared = energy if recorded else energy.session(x, state, fresh=start is None, copies=copies)
-        watched = recorded or nudge is not None or observer is not None
-        stopping = self._stopping(x.dtype, copies, watched)
-        relaxed = iterate(lambda state: self.sweep(prepared, state, x, nudge), state, stopping, observer)
-        check_divergence(relaxed, lambda state: self.sweep(energy, state, x, nudge), state, self.steps, energy, x)
+    def settle(self, problem: Problem, observer: Observer | None = None) -> Relaxed:
+        """Solve a problem."""
+
+        def begin() -> tuple[Sweep, State]:
+            state = problem.begin()
+            energy = problem.prepared(state)
+            return lambda state: self.sweep(energy, state, problem.x, problem.nudge), state
+
+        watched = problem.recorded or problem.nudge is not None or observer is not None
+        relaxed = iterate(begin, self._stopping(problem.x.dtype, problem.copies, watched), observer)
+        # Clamped units move by 1 at most, and settling ones by less and less. NaN fails the comparison too.
+        if not bool((relaxed.residual <= 1).all()):  # the only wait for the device
+            raise_if_diverging(problem, self.sweep, self.steps)
         return relaxed
 
     def _stopping(self, dtype: torch.dtype, copies: int, watched: bool) -> Stopping:
@@ -116,14 +114,3 @@ def check_input(x: Tensor) -> None:
         )
     if not x.is_floating_point():
         raise TypeError(f"The input of {block_name()} must be floating point, got {x.dtype}: convert it by `x.float()`.")
-
-
-def check_state(energy: Energy, state: State, x: Tensor) -> None:
-    """Refuse a state that is not one tensor per layer with a sample for each of the input's."""
-    layers, batch = len(energy.activations), x.shape[0]
-    if not isinstance(state, tuple) or len(state) != layers or any(s.dim() < 2 or s.shape[0] != batch for s in state):
-        got = [tuple(s.shape) for s in state] if isinstance(state, tuple) else type(state).__name__
-        raise ValueError(
-            f"The state of {block_name()} must be a tuple of {layers} tensors, one per activation, each with the batch of "
-            f"{batch} first, got {got}. Check `init_state`, or the `start` given."
-        )

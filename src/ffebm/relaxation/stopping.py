@@ -120,9 +120,14 @@ class WithinTolerance(Stopping):
         return Relaxed(state, self._residual, self._sweeps.expand_as(self._residual))
 
 
-def iterate(sweep: Sweep, state: State, stopping: Stopping, observer: Observer | None = None) -> Relaxed:
-    """Apply `sweep` until `stopping` ends it; the one loop of the library."""
+def iterate(begin: Callable[[], tuple[Sweep, State]], stopping: Stopping, observer: Observer | None = None) -> Relaxed:
+    """Sweep until `stopping` ends it; the one loop of the library.
+
+    Args:
+        begin: makes the sweep and the state to start from. Nobody else holds that, so its memory is free once it is left.
+    """
     done = 0
+    sweep, state = begin()
     previous = state
     if observer is not None:
         observer(0, state)
