@@ -28,7 +28,8 @@ from ffebm import (
     identity,
     initialise,
 )
-from ffebm.builder import Layer, block_sizes
+from ffebm.builder import Layer
+from ffebm.rules import block_sizes
 from nets import batch, make
 
 LAYERS: list[Layer] = [ConvLayer(4), ConvLayer(5, pool=MaxPool()), ConvLayer(6, pool=MaxPool()), ConvLayer(6), DenseLayer(7)]

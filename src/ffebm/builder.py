@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from numbers import Integral
 from typing import TypeVar
 
 from torch import Tensor, nn
@@ -22,6 +21,7 @@ from ffebm.interaction import Convolution, Dense, Interaction, Shape
 from ffebm.model import FFEBM, Criterion, LastNudge
 from ffebm.pooling import Pool
 from ffebm.relaxation import FixedPoint, Relaxation
+from ffebm.rules import block_sizes
 
 T = TypeVar("T")
 
@@ -115,26 +115,6 @@ def build(
     readout = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
     model = FFEBM(stages, blocks, readout, criterion, nudge=nudge, input_shape=input_shape)
     return model if weights is None else initialise(model, weights)
-
-
-def block_sizes(layers: int, split: int | Sequence[int]) -> list[int]:
-    """The number of layers of every block.
-
-    >>> block_sizes(15, 2)
-    [2, 2, 2, 2, 2, 2, 2, 1]
-    """
-    if isinstance(split, int | Integral):  # numpy's integers are the latter only
-        split = int(split)
-        if not 1 <= split <= layers:
-            raise ValueError(f"A block size must lie between 1 and the number of layers, {layers}; got {split}.")
-        return [min(split, layers - start) for start in range(0, layers, split)]
-    sizes = list(split)
-    if min(sizes, default=0) < 1 or sum(sizes) != layers:
-        raise ValueError(
-            f"The split {sizes} adds up to {sum(sizes)} layers, but there are {layers}: "
-            "its sizes must be positive and take every layer exactly once."
-        )
-    return sizes
 
 
 def _edge(shape: Shape, layer: Layer, bias: bool) -> Dense | Convolution:

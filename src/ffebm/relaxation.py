@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NoReturn, get_args
+from typing import NoReturn, get_args
 
 import torch
 from torch import Tensor
@@ -18,8 +18,7 @@ from ffebm.errors import DivergenceError
 from ffebm.iteration import Observer, Relaxed, Sweep, change, iterate
 from ffebm.nudge import Nudge
 from ffebm.portions import portions
-
-Order = Literal["odd-even", "even-odd", "output-first", "output-last", "synchronous"]
+from ffebm.rules import Order as Order  # so that others may import it from here
 
 RUNAWAY = 10  # sweeps that move units by this many times what the first did, and ever more, will not come back
 STANDSTILL = 4  # units of rounding: a sweep that moves no unit by more has nothing left to do
