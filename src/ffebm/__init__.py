@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         RecurrentBackprop,
         Unrolled,
     )
-    from ffebm.initialisation import goe_, initialise
+    from ffebm.initialisation import Gains, goe_, initialise
     from ffebm.interaction import Convolution, Dense, Interaction
     from ffebm.model import FFEBM
     from ffebm.pooling import AveragePool, MaxPool, SoftPool
@@ -40,6 +40,7 @@ __all__ = [
     "EquilibriumPropagation",
     "Feedforward",
     "FixedPoint",
+    "Gains",
     "GradientEstimator",
     "Hopfield",
     "Interaction",
@@ -71,7 +72,7 @@ _HOMES = {
     "errors": "DivergenceError UnsettledError UnsettledWarning",
     "feedforward": "Feedforward",
     "gradient": "BackpropThroughTime EquilibriumPropagation GradientEstimator RecurrentBackprop Unrolled",
-    "initialisation": "goe_ initialise",
+    "initialisation": "Gains goe_ initialise",
     "interaction": "Convolution Dense Interaction",
     "model": "FFEBM",
     "pooling": "AveragePool MaxPool SoftPool",
