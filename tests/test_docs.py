@@ -178,6 +178,7 @@ def test_every_module_is_on_the_way_that_imports_go() -> None:
     order = [
         "errors",
         "checks",
+        "rules",
         "activation",
         "pooling",
         "interaction",

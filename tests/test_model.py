@@ -18,6 +18,7 @@ from ffebm import (
     EquilibriumPropagation,
     Feedforward,
     FixedPoint,
+    Gains,
     Hopfield,
     MaxPool,
     RecurrentBackprop,
@@ -28,7 +29,8 @@ from ffebm import (
     identity,
     initialise,
 )
-from ffebm.builder import Layer, block_sizes
+from ffebm.builder import Layer
+from ffebm.rules import block_sizes
 from nets import batch, make
 
 LAYERS: list[Layer] = [ConvLayer(4), ConvLayer(5, pool=MaxPool()), ConvLayer(6, pool=MaxPool()), ConvLayer(6), DenseLayer(7)]
@@ -127,6 +129,7 @@ def test_refuses_layers(layers: list[Layer], options: dict[str, object], message
     ("make", "message"),
     [
         (lambda: build((3, 8, 8), [32, 16], 1, 10), "`layers` must be a Layer such as .* got 32"),
+        (lambda: build((3, 8, 8), LAYERS, 1, 10, gains=2.0), r"`gains` must be a Gains such as Gains\(readout=4\), got 2.0"),
         (lambda: build((3, 8, 8), LAYERS, 1, 10, estimator="ep"), "`estimator` must be a GradientEstimator"),
         (lambda: build((3, 8, 8), LAYERS, 1, 10).use(Unrolled), "`estimator` must be a GradientEstimator"),
         (lambda: EnergyBlock(Hopfield([]), 30), r"`relax` must be a Relaxation such as FixedPoint\(20\), got 30"),
@@ -278,6 +281,24 @@ class TestGaussianOrthogonalEnsemble:
             goe_(torch.empty(3, 3), variance)
 
 
+def test_gains_multiply_what_torch_begins_with_and_nothing_else() -> None:
+    def parameters(gains: Gains) -> dict[str, Tensor]:
+        torch.manual_seed(0)
+        return dict(build((3, 8, 8), LAYERS, [2, 3], 10, batch_norm=[True, False], gains=gains).named_parameters())
+
+    factors = {"stages.0.norm.weight": 0.5, "readout.1.weight": 4.0}  # not the bias of the stage without a norm
+    plain, scaled = parameters(Gains()), parameters(Gains(biases=0.25, norms=0.5, readout=4.0))
+    for name, value in plain.items():
+        factor = 0.25 if name.startswith("blocks") and name.endswith("bias") else factors.get(name, 1.0)
+        assert torch.equal(scaled[name], factor * value), name
+
+
+@pytest.mark.parametrize("gain", [-1.0, float("nan"), float("inf")])
+def test_refuses_a_gain(gain: float) -> None:
+    with pytest.raises(ValueError, match=r"The gain `readout` must be finite and at least 0, got .* use 1"):
+        Gains(readout=gain)
+
+
 @pytest.mark.parametrize(
     ("x", "error", "message"),
     [
@@ -315,8 +336,10 @@ def test_summary_of_a_readout_without_parameters_and_of_unknown_layers() -> None
 @pytest.mark.parametrize("momentum", [0.1, None])
 def test_stages_that_are_run_twice_change_nothing_but_the_memory(momentum: float | None) -> None:
     torch.manual_seed(0)
-    models = [make("max", 2, EquilibriumPropagation(FixedPoint(5)), relax=FixedPoint(8)) for _ in range(2)]
-    models[1].recompute = True
+    models = [
+        make("max", 2, EquilibriumPropagation(FixedPoint(5)), relax=FixedPoint(8), recompute=twice) for twice in (False, True)
+    ]
+    assert [model.recompute for model in models] == [False, True]
     for model in models:
         for module in model.modules():
             if isinstance(module, nn.BatchNorm2d | nn.BatchNorm1d):

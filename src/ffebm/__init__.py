@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         Stencil,
         Unrolled,
     )
-    from ffebm.initialisation import goe_, initialise
+    from ffebm.initialisation import Gains, goe_, initialise
     from ffebm.interaction import Convolution, Dense, Interaction
     from ffebm.model import FFEBM
     from ffebm.nudge import Nudge
@@ -47,6 +47,7 @@ __all__ = [
     "EquilibriumPropagation",
     "Feedforward",
     "FixedPoint",
+    "Gains",
     "GradientEstimator",
     "Gradients",
     "Hopfield",
@@ -89,7 +90,7 @@ _HOMES = {
     "feedforward": "Feedforward",
     "gradient": "BackpropThroughTime EquilibriumPropagation GradientEstimator Gradients ImplicitEstimator RecurrentBackprop "
     "Stencil Unrolled",
-    "initialisation": "goe_ initialise",
+    "initialisation": "Gains goe_ initialise",
     "interaction": "Convolution Dense Interaction",
     "model": "FFEBM",
     "nudge": "Nudge",

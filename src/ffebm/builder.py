@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from numbers import Integral
 from typing import TypeVar
 
 from torch import Tensor, nn
@@ -17,11 +16,12 @@ from ffebm.checks import check_size, check_type
 from ffebm.energy import Hopfield
 from ffebm.feedforward import Feedforward
 from ffebm.gradient import EquilibriumPropagation, GradientEstimator
-from ffebm.initialisation import initialise
+from ffebm.initialisation import Gains, initialise, scale_
 from ffebm.interaction import Convolution, Dense, Interaction, Shape
 from ffebm.model import FFEBM, Criterion, LastNudge
 from ffebm.pooling import Pool
 from ffebm.relaxation import FixedPoint, Relaxation
+from ffebm.rules import block_sizes
 
 T = TypeVar("T")
 
@@ -57,12 +57,15 @@ def build(
     activation: Activation = clamp(0.5),
     output_activation: Activation | Sequence[Activation] = identity(),
     batch_norm: bool | Sequence[bool] = True,
+    norm_eps: float = 1e-5,
     relax: Relaxation = FixedPoint(20),
     estimator: GradientEstimator | Sequence[GradientEstimator] = EquilibriumPropagation(),
     criterion: Criterion | None = None,
     nudge: LastNudge = "elastic",
     weights: Callable[[Tensor], object] | None = None,
+    gains: Gains = Gains(),
     unsettled: Unsettled = "warn",
+    recompute: bool = False,
 ) -> FFEBM:
     r"""The ff-EBM whose layers, cut into blocks, are `layers`.
 
@@ -75,15 +78,19 @@ def build(
         activation: of all layers but the outputs of blocks.
         output_activation: of the last layer of each block, one for all or one per block; the paper leaves them unclamped.
         batch_norm: whether a stage normalises, one answer for all or one per block. Where it does not, it has a bias.
+        norm_eps: what batch-norms add to variances; take less where large blocks hand on fainter signals.
         estimator: one for all, or one per block.
         weights: initialises every convolution in place, for example `functools.partial(goe_, variance=5.9e-5)`.
+        gains: of the biases, batch-norms and readout that torch begins with, for example `Gains(readout=4)`.
         unsettled: what blocks do that end far from an equilibrium: `"warn"` once, `"raise"`, or `"ignore"` it.
+        recompute: run stages twice rather than remember what is inside of them, to save memory.
 
     Paper: Table [tab:architectures], appendix A.6, Activation Functions
     """
     if not layers:
         raise ValueError("A model needs at least one layer, got an empty list.")
     check_size("classes", classes)
+    check_type("gains", gains, Gains, "Gains(readout=4)")
     for layer in layers:
         check_type("layers", layer, Layer, "ConvLayer(32) or DenseLayer(10)")
     sizes = block_sizes(len(layers), split)
@@ -105,36 +112,20 @@ def build(
         first, *inner = (next(remaining) for _ in range(size))
         connection = _edge(shape, first, bias=not norm)
         shape = connection.out_shape(shape)
-        stages.append(_stage(connection, shape, norm))
+        stages.append(Feedforward(connection, _norm(shape, norm_eps, gains) if norm else None))
         edges: list[Interaction] = []
         for layer in inner:
-            edges.append(_edge(shape, layer, bias=True))
-            shape = edges[-1].out_shape(shape)
+            edge = _edge(shape, layer, bias=True)
+            scale_(edge.bias, gains.biases)
+            edges.append(edge)
+            shape = edge.out_shape(shape)
         energy = Hopfield(edges, [*[activation] * (size - 1), output])
         blocks.append(EnergyBlock(energy, relax, gradient, name=f"block {number} of {count}", unsettled=unsettled))
-    readout = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
-    model = FFEBM(stages, blocks, readout, criterion, nudge=nudge, input_shape=input_shape)
+    linear = nn.Linear(math.prod(shape), classes)
+    scale_(linear.weight, gains.readout)
+    readout = nn.Sequential(nn.Flatten(), linear)
+    model = FFEBM(stages, blocks, readout, criterion, nudge=nudge, input_shape=input_shape, recompute=recompute)
     return model if weights is None else initialise(model, weights)
-
-
-def block_sizes(layers: int, split: int | Sequence[int]) -> list[int]:
-    """The number of layers of every block.
-
-    >>> block_sizes(15, 2)
-    [2, 2, 2, 2, 2, 2, 2, 1]
-    """
-    if isinstance(split, int | Integral):  # numpy's integers are the latter only
-        split = int(split)
-        if not 1 <= split <= layers:
-            raise ValueError(f"A block size must lie between 1 and the number of layers, {layers}; got {split}.")
-        return [min(split, layers - start) for start in range(0, layers, split)]
-    sizes = list(split)
-    if min(sizes, default=0) < 1 or sum(sizes) != layers:
-        raise ValueError(
-            f"The split {sizes} adds up to {sum(sizes)} layers, but there are {layers}: "
-            "its sizes must be positive and take every layer exactly once."
-        )
-    return sizes
 
 
 def _edge(shape: Shape, layer: Layer, bias: bool) -> Dense | Convolution:
@@ -158,10 +149,10 @@ def _edge(shape: Shape, layer: Layer, bias: bool) -> Dense | Convolution:
     )
 
 
-def _stage(connection: Dense | Convolution, shape: Shape, norm: bool) -> Feedforward:
-    if not norm:
-        return Feedforward(connection)
-    return Feedforward(connection, nn.BatchNorm1d(shape[0]) if len(shape) == 1 else nn.BatchNorm2d(shape[0]))
+def _norm(shape: Shape, eps: float, gains: Gains) -> nn.Module:
+    norm = nn.BatchNorm1d(shape[0], eps) if len(shape) == 1 else nn.BatchNorm2d(shape[0], eps)
+    scale_(norm.weight, gains.norms)
+    return norm
 
 
 def _per_block(name: str, value: T | Sequence[T], blocks: int) -> Sequence[T]:

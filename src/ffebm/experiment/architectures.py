@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-import torch
-from torch import nn
-
 from ffebm.activation import clamp, identity
 from ffebm.builder import ConvLayer, DenseLayer, Layer, build
 from ffebm.experiment import settings
 from ffebm.gradient import BackpropThroughTime, EquilibriumPropagation, GradientEstimator, RecurrentBackprop, Unrolled
-from ffebm.initialisation import goe_
+from ffebm.initialisation import Gains, goe_
 from ffebm.model import FFEBM
 from ffebm.pooling import AveragePool, MaxPool, SoftPool
 from ffebm.relaxation import FixedPoint
@@ -34,7 +31,7 @@ def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: 
     # The gain of a convolution grows with the square root of its channels: fewer of them get larger weights.
     weights = None if model.variance is None else partial(goe_, variance=model.variance / model.width)
     free, gradient = chosen.effective
-    built = build(
+    return build(
         input_shape,
         layers,
         model.split,
@@ -42,24 +39,14 @@ def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: 
         activation=hard,
         output_activation=[hard if number in clamped else identity() for number in range(1, model.blocks + 1)],
         batch_norm=[model.batch_norm == "all" or (model.batch_norm == "first" and i == 0) for i in range(model.blocks)],
+        norm_eps=model.norm_eps,
         relax=FixedPoint(free.steps, tolerance=free.tolerance, order=free.order, omega=free.omega),
         estimator=build_estimator(gradient),
         nudge=model.nudge,
         weights=weights,
+        gains=Gains(biases=model.bias_gain, norms=model.norm_gain, readout=model.readout_gain),
+        recompute=chosen.trainer.recompute,
     )
-    built.recompute = chosen.trainer.recompute
-    for module in built.stages.modules():
-        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
-            nn.init.constant_(module.weight, model.norm_gain)
-            module.eps = model.norm_eps
-    with torch.no_grad():
-        for name, parameter in built.blocks.named_parameters():
-            if name.endswith("bias"):
-                parameter.mul_(model.bias_gain)
-        for name, parameter in built.readout.named_parameters():
-            if name.endswith("weight"):  # it is the signal that is faint: as loud a bias would drown it again
-                parameter.mul_(model.readout_gain)
-    return built
 
 
 def build_estimator(gradient: settings.Gradient) -> GradientEstimator:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, Self, get_args
+from typing import Self, get_args
 
 from torch import Tensor
 
@@ -11,9 +11,8 @@ from ffebm.checks import check_choice
 from ffebm.energy import Colours, Energy, Session
 from ffebm.nudge import Nudge
 from ffebm.relaxation.relaxation import Relaxation
+from ffebm.rules import Order
 from ffebm.state import State
-
-Order = Literal["odd-even", "even-odd", "output-first", "output-last", "synchronous"]
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ def _wanted(key: str, path: list[str], error: Mapping[str, Any]) -> str:
             "a whole number or " if "int |" in str(info.annotation) else '"all" or ' if "all" in str(info.annotation) else ""
         )
         return f"input should be {alone}a list of whole numbers such as [2, 2]"
-    message = error["msg"].removeprefix("Value error, ")
+    message = error["msg"].removeprefix("Value error, ").removesuffix(".")  # the library's are sentences
     return message[0].lower() + message[1:]
 
 

@@ -12,6 +12,7 @@ from ffebm.checks import brief
 from ffebm.experiment.files import write_atomically
 from ffebm.experiment.settings.duration import in_words
 from ffebm.experiment.settings.paths import absolute, check_writable
+from ffebm.rules import Order, block_sizes
 
 SMALLEST, LARGEST = 1e-30, 1e30  # sizes of numbers: what 32-bit floats hold, with room for products of them
 MOST = 2**31 - 1  # of anything that is counted
@@ -20,7 +21,6 @@ MOST_UNITS = 10_000_000  # channels or units of a layer: products of them, pixel
 MOST_SWEEPS = 100_000  # of a phase
 
 DataName = Literal["digits", "cifar10", "cifar100", "imagenet32", "mnist", "fashion-mnist"]
-Order = Literal["odd-even", "even-odd", "output-first", "output-last", "synchronous"]
 
 
 class Section(BaseModel):
@@ -124,10 +124,10 @@ class Model(Section):
     )
     nudge: Literal["elastic", "stationary"] = Field(default="elastic", description="how the last block is nudged")
 
-    @field_validator("channels", "dense", "split", "pooled")
+    @field_validator("channels", "dense", "pooled")
     @classmethod
-    def _counts(cls, value: int | list[int]) -> int | list[int]:
-        if min([value] if isinstance(value, int) else value, default=1) < 1:
+    def _counts(cls, value: list[int]) -> list[int]:
+        if min(value, default=1) < 1:
             raise ValueError("whole numbers of at least 1 are needed")
         return value
 
@@ -144,15 +144,12 @@ class Model(Section):
                 f"`width` makes the largest layer {largest:.3g} channels or units, and {MOST_UNITS:,} are the most; "
                 "take a smaller `width`"
             )
-        if isinstance(self.split, int) and self.split > layers:
-            raise ValueError(f"blocks of {self.split} layers are asked for, but there are {layers} layers")
-        if isinstance(self.split, list) and sum(self.split) != layers:
-            raise ValueError(f"the split {brief(self.split)} adds up to {sum(self.split)} layers, but there are {layers}")
+        blocks = self.blocks  # refuses a split that does not fit
         if max(self.pooled, default=0) > len(self.channels):
             raise ValueError(f"`pooled` names layer {max(self.pooled)}, but {len(self.channels)} are convolutional")
-        if isinstance(self.clamped_outputs, list) and not set(self.clamped_outputs) <= set(range(1, self.blocks + 1)):
+        if isinstance(self.clamped_outputs, list) and not set(self.clamped_outputs) <= set(range(1, blocks + 1)):
             raise ValueError(
-                f"`clamped_outputs` is {brief(self.clamped_outputs)}, but blocks go from 1 to {self.blocks}; set it to [], too"
+                f"`clamped_outputs` is {brief(self.clamped_outputs)}, but blocks go from 1 to {blocks}; set it to [], too"
             )
         return self
 
@@ -162,7 +159,7 @@ class Model(Section):
 
     @property
     def blocks(self) -> int:
-        return len(self.split) if isinstance(self.split, list) else -(-self.layers // self.split)
+        return len(block_sizes(self.layers, self.split))
 
 
 class Phase(Section):
