@@ -40,33 +40,7 @@ test-kill: install  ## kill a run 100 times at random moments, resume it every t
 	$(BIN)/python benchmarks/kill_and_resume.py --processes 2
 
 reproduce: install  ## the paper's figures and tables in the small, into results/ (hours; FFEBM_DATA names the data)
-	$(BIN)/ffebm reproduce static --output results/reproduce/static
-	$(BIN)/ffebm reproduce split --scale small --row cifar10-l6-bs3 --seeds 3 --output runs/split-small
-	$(BIN)/ffebm reproduce split --scale small --row cifar10-l12-bs4 --row cifar10-l12-bs2 --seeds 2 --output runs/split-small
-	$(BIN)/ffebm reproduce split --scale small --output runs/split-small  # the rest, and the report of all
-	$(BIN)/ffebm reproduce split --scale small --row cifar10-l12-bs4 --row cifar10-l12-bs3 --row cifar10-l12-bs2 --seeds 2 \
-	    model.variance=5.9e-5 --output runs/paper-variance-small
-	$(BIN)/ffebm reproduce static --run runs/split-small/cifar10-l12-bs2-ep-seed1 --output results/reproduce/static-trained
-	$(BIN)/ffebm reproduce scaling --scale small --row cifar100-l15 --seeds 2 --output runs/scaling-small
-	$(BIN)/ffebm reproduce scaling --scale small --row cifar100-l12 --row cifar100-l15 --output runs/scaling-small
-	$(BIN)/ffebm reproduce scaling --scale tiny --row imagenet32-l12 --row imagenet32-l15 --output runs/imagenet32-path
-	mkdir -p results/reproduce/split results/reproduce/paper-variance results/reproduce/scaling results/reproduce/imagenet32-path
-	cp runs/split-small/report.* runs/split-small/accuracy.* results/reproduce/split
-	cp runs/paper-variance-small/report.* results/reproduce/paper-variance
-	cp runs/scaling-small/report.* runs/scaling-small/accuracy.* results/reproduce/scaling
-	cp runs/imagenet32-path/report.* results/reproduce/imagenet32-path
-	for table in split paper-variance scaling imagenet32-path; do \
-	    awk '/^## / { on = $$2 == "Results"; next } on' results/reproduce/$$table/report.md > results/reproduce/$$table/results.md; done
-	cp results/reproduce/split/accuracy.png docs/images/split-accuracy.png
-	cp results/reproduce/scaling/accuracy.png docs/images/scaling-accuracy.png
-	cp results/reproduce/static/transients.png docs/images/static-transients.png
-	cp results/reproduce/static/cosines.png docs/images/static-cosines.png
-	cp results/reproduce/static-trained/cosines.png docs/images/static-trained-cosines.png
-	for run in runs/split-small/*-seed*/ runs/scaling-small/*-seed*/ runs/paper-variance-small/*-seed*/; do \
-	    table=$$(basename $$(dirname $$run)); kept=results/reproduce/$${table%-small}/runs/$$(basename $$run); mkdir -p $$kept; \
-	    cp $$run/settings.toml $$run/metrics.csv $$run/environment.json $$run/data.json $$kept; done
-	rm -f results/reproduce/*/report.html  # Plotly's source and all figures: megabytes
-	$(BIN)/python benchmarks/large_blocks.py
+	$(BIN)/python benchmarks/reproduce.py
 
 cifar10: install  ## a small net on real CIFAR-10 by EP and by ID, into results/ (under an hour; FFEBM_DATA names the data)
 	$(BIN)/python benchmarks/cifar10_small.py

@@ -12,9 +12,11 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -31,6 +33,7 @@ from ffebm.experiment.report.outcome import Outcome, Row, accuracy_table, rows_o
 from ffebm.experiment.report.reproduced import claims, report_experiment
 from ffebm.experiment.reproduction import EXPERIMENTS, SCALES, LocalProcesses, Queue, Stage
 from ffebm.experiment.reproduction.experiments import prepare_data
+from ffebm.experiment.reproduction.recipe import FOLDER, read_recipe
 from ffebm.experiment.reproduction.static import Static, analyse_initial, analyse_run, read_static
 from ffebm.experiment.run import Run, RunError
 from ffebm.experiment.settings import SettingsError
@@ -162,6 +165,36 @@ class TestCells:
         replace(cell, changes=("trainer.epochs=7",)).settings.save(cell.run(tmp_path).settings_file)
         with pytest.raises(RunError, match="other settings"):
             cell.check(tmp_path)
+
+
+def flat(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys with their section, as on the command line."""
+    tables = {name: content if isinstance(content, dict) else {"": content} for name, content in sections.items()}
+    return {f"{name}.{key}".strip("."): value for name, table in tables.items() for key, value in table.items()}
+
+
+class TestRecipes:
+    def test_every_row_has_one_at_every_scale_and_nothing_else_has(self) -> None:
+        rows = [row for experiment in EXPERIMENTS.values() for row in experiment.rows]
+        there = {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*") if path.is_file()}
+        assert there == {f"{scale}/{row}.toml" for scale in SCALES for row in rows}
+        with pytest.raises(SettingsError, match=r"There is no file .*small/digits\.toml"):
+            read_recipe("small", "digits")
+
+    @pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.toml")), ids=lambda path: f"{path.parent.name}-{path.stem}")
+    def test_it_names_all_that_it_changes_and_nothing_that_stays(self, path: Path) -> None:
+        preset = flat(read_preset(path.stem).model_dump())
+        changed = flat(read_preset(path.stem, read_recipe(path.parent.name, path.stem)).model_dump())  # refuses what is idle
+        assert flat(tomllib.loads(path.read_text())) == {key: value for key, value in changed.items() if value != preset[key]}
+
+    @pytest.mark.parametrize(
+        ("table", "experiment", "overrides"),
+        [("split", "split", []), ("paper-variance", "split", ["model.variance=5.9e-5"]), ("scaling", "scaling", [])],
+    )
+    def test_published_runs_are_of_it(self, table: str, experiment: str, overrides: list[str]) -> None:
+        folder = Path(__file__).parent.parent / "results" / "reproduce" / table / "runs"
+        present = [cell.name for cell in EXPERIMENTS[experiment].present("small", folder, overrides)]
+        assert sorted(present) == sorted(path.name for path in folder.iterdir())
 
 
 class TestQueue:

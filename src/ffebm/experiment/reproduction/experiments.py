@@ -13,6 +13,7 @@ from ffebm.experiment.files import write_atomically
 from ffebm.experiment.preset import read_preset
 from ffebm.experiment.reproduction.cell import KINDS, Cell
 from ffebm.experiment.reproduction.published import Published
+from ffebm.experiment.reproduction.recipe import read_recipe
 from ffebm.experiment.settings import IdleError, SettingsError
 
 
@@ -50,7 +51,7 @@ class Experiment:
 
     @staticmethod
     def _cell(scale: str, row: str, kind: str, seed: int, overrides: Sequence[str]) -> Cell:
-        changes = SCALES[scale].changes(row)
+        changes = read_recipe(scale, row)
         try:
             read_preset(row, [*changes, *overrides])
         except IdleError as idle:  # what the scale chooses for sweeps that were chosen otherwise
@@ -79,29 +80,13 @@ EXPERIMENTS = {experiment.name: experiment for experiment in (SPLIT, SCALING)}
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of the full recipe is run."""
+    """How much of the full recipe is run; what that changes in a row is a file below `recipes`."""
 
     name: str
     words: str  # what it reduces
     seeds: int
-    common: tuple[str, ...]  # settings that it changes in every row
-    of_rows: dict[str, tuple[str, ...]]  # and in those whose name contains this
     chosen: str = ""  # what its settings were chosen by, where that weakens what its results show
 
-    def changes(self, row: str) -> tuple[str, ...]:
-        return (*self.common, *(change for part, more in self.of_rows.items() if f"-{part}" in row for change in more))
-
-
-# An untrained block hands on only a small part of its signal with every layer: less than torch's biases, which in narrow layers
-# are larger yet, and less than the epsilon of torch's batch-norms. Hence no biases at first, and a smaller epsilon. A net whose
-# readout sees as little first learns to amplify, and so ends up with blocks that hardly settle: hence readouts that amplify,
-# the more the larger the last block is. The larger they are, the stronger is the elastic nudge: hence a small β. And where
-# gradients are as small, Adam's L2 penalty is all there is: weights would shrink to nothing.
-DEEP_AND_SMALL = (
-    "model.readout_gain=5",
-    "optimiser.learning_rate=2.8e-4",
-    "optimiser.weight_decay=0",
-)
 
 SCALES = {
     scale.name: scale
@@ -110,8 +95,6 @@ SCALES = {
             "paper",
             "the full recipe: full width, all epochs, fixed plain sweeps, pooling that may jump while nudged",
             3,
-            ("sweeps=plain", "gradient.hold_pooling=false"),
-            {},
         ),
         Scale(
             "small",
@@ -120,55 +103,10 @@ SCALES = {
             "readout; CIFAR-10 and 15 layers: an initial variance of 1e-4 instead of the paper's; CIFAR-10: half the initial "
             "gain of batch-norm; 12 and 15 layers: no weight decay; 6 layers: the dense layer whole",
             1,
-            (
-                "model.width=0.125",
-                "model.bias_gain=0",
-                "model.norm_eps=1e-10",
-                "data.crop_padding=0",
-                "data.flip=false",
-                "trainer.epochs=2",
-                "trainer.batch=32",
-                "optimiser.final_learning_rate=1e-6",
-                "relaxation.steps=20",  # at most, and over-relaxed: calibrated
-                "gradient.steps=10",
-                "gradient.quality=0.95",
-                "gradient.beta=0.001",
-            ),
-            {
-                "l6": (
-                    "model.variance=1e-4",
-                    "model.norm_gain=0.5",
-                    "model.dense=[2048]",  # 256 units at this width, as many as the paper has
-                    "model.readout_gain=300",
-                    "gradient.beta=3e-5",
-                    "optimiser.learning_rate=5e-4",
-                ),
-                "l12": DEEP_AND_SMALL,
-                "l12-bs": (
-                    "model.variance=1e-4",  # with the paper's, blocks of four are further behind
-                    "model.norm_gain=0.5",  # slope 1: units saturate half as far up
-                ),
-                "l12-bs4": ("model.readout_gain=25",),
-                "l12-bs3": ("model.readout_gain=15",),
-                "l15": (*DEEP_AND_SMALL, "model.variance=1e-4", "model.readout_gain=1"),  # whose last block is one layer
-            },
             "The settings of this scale were chosen after looking at runs of seed 0 and at test images of CIFAR. "
             "So whether a claim holds here is no independent test of it.",
         ),
-        Scale(
-            "tiny",
-            "a path through everything: generated images, 1/32 of the width, one epoch, a few sweeps",
-            1,
-            (
-                "model.width=0.03125",
-                "sweeps=settle",
-                "relaxation.steps=4",
-                "gradient.steps=2",
-                "trainer.epochs=1",
-                "trainer.batch=20",
-            ),
-            {},
-        ),
+        Scale("tiny", "a path through everything: generated images, 1/32 of the width, one epoch, a few sweeps", 1),
     )
 }
 

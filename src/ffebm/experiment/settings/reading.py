@@ -42,20 +42,20 @@ class IdleError(SettingsError):
 
 def read_settings(path: Path, overrides: Iterable[str] = ()) -> Settings:
     """The settings in a TOML file, with some of them overridden."""
+    return settings_from(read_toml(path), overrides, brief_name(path.name))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a TOML file of settings says, whether or not they can be used."""
     name = brief_name(str(path), 200)
     try:
-        content = _read(path)
+        return _toml(read_regular(path, LARGEST).decode())
     except FileNotFoundError:
         raise SettingsError(f"There is no file {name}.") from None
     except OSError as error:
         raise SettingsError(f"{name} is not a readable TOML file: {error.strerror or error}.") from None
     except ValueError as error:
         raise SettingsError(f"{name} is not a readable TOML file: {brief_name(str(error), 200)}.") from None
-    return settings_from(content, overrides, brief_name(path.name))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return _toml(read_regular(path, LARGEST).decode())
 
 
 def _toml(text: str) -> dict[str, Any]:

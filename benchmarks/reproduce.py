@@ -1,0 +1,120 @@
+"""The paper's figures and tables in the small: make what is missing, and put under results/ and docs/images what the docs show.
+
+Every table goes on where it was stopped, so this does as well. Needs CIFAR-10 and CIFAR-100 (FFEBM_DATA). Runs go to runs/.
+Writes results/reproduce, results/large_blocks.md, and figures into docs/images.
+
+    python benchmarks/reproduce.py
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+FFEBM = str(Path(sys.executable).with_name("ffebm"))  # not `python -m ffebm`: reports repeat the name of the command
+COMMANDS = (
+    "static --output results/reproduce/static",
+    "split --scale small --row cifar10-l6-bs3 --seeds 3 --output runs/split-small",
+    "split --scale small --row cifar10-l12-bs4 --row cifar10-l12-bs2 --seeds 2 --output runs/split-small",
+    "split --scale small --output runs/split-small",  # the rest, and the report of all
+    "split --scale small --row cifar10-l12-bs4 --row cifar10-l12-bs3 --row cifar10-l12-bs2 --seeds 2 "
+    "model.variance=5.9e-5 --output runs/paper-variance-small",
+    "static --run runs/split-small/cifar10-l12-bs2-ep-seed1 --output results/reproduce/static-trained",
+    "scaling --scale small --row cifar100-l15 --seeds 2 --output runs/scaling-small",
+    "scaling --scale small --row cifar100-l12 --row cifar100-l15 --output runs/scaling-small",
+    "scaling --scale tiny --row imagenet32-l12 --row imagenet32-l15 --output runs/imagenet32-path",
+)
+REPORT = ("report.md", "report.json")  # report.html has Plotly's source and all figures: megabytes
+FIGURE = ("accuracy.png", "accuracy.svg")
+RUN = ("settings.toml", "metrics.csv", "environment.json", "data.json")  # numbers, without weights and checkpoints
+IN_DOCS = (
+    "split/accuracy.png",
+    "scaling/accuracy.png",
+    "static/transients.png",
+    "static/cosines.png",
+    "static-trained/cosines.png",
+)
+
+
+class Table(NamedTuple):
+    """What is published of a table."""
+
+    name: str
+    runs: str  # where it was made
+    files: tuple[str, ...] = REPORT
+    keeps_runs: bool = True
+
+
+TABLES = (
+    Table("split", "split-small", (*REPORT, *FIGURE)),
+    Table("paper-variance", "paper-variance-small"),
+    Table("scaling", "scaling-small", (*REPORT, *FIGURE)),
+    Table("imagenet32-path", "imagenet32-path", keeps_runs=False),  # generated images: only the path matters
+)
+
+
+def run(*command: str) -> None:
+    """Wait for a command to end; when we are to stop, so is it, and it saves how far it has come."""
+    with subprocess.Popen(command, cwd=ROOT) as process:
+        while process.poll() is None:
+            try:
+                process.wait()
+            except KeyboardInterrupt:
+                process.terminate()  # Ctrl-C has reached it already, which does no harm; SIGTERM has not
+    if process.returncode:
+        sys.exit(f"`{shlex.join(command)}` ended with exit code {process.returncode}; `make reproduce` goes on from here.")
+
+
+def publish_table(table: Table, runs: Path, results: Path) -> None:
+    """Keep a table's report, its results as the docs include them, and the numbers of its runs."""
+    made, kept = runs / table.runs, results / table.name
+    for name in table.files:
+        copy(made / name, kept / name)
+    (kept / "results.md").write_text(results_section((made / "report.md").read_text()))
+    for folder in made.glob("*-seed*/") if table.keeps_runs else ():
+        for name in RUN:
+            copy(folder / name, kept / "runs" / folder.name / name)
+
+
+def results_section(report: str) -> str:
+    """What a report has below its heading Results."""
+    found = re.search(r"^## Results\n(.*?)(?=^## |\Z)", report, re.DOTALL | re.MULTILINE)
+    if found is None:
+        raise ValueError(f"`{report.partition(chr(10))[0]}` has no section Results, as if nothing had been run: run it again.")
+    return found[1]
+
+
+def copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+
+
+def publish_all(runs: Path, results: Path, images: Path) -> None:
+    for table in TABLES:
+        publish_table(table, runs, results)
+    for figure in IN_DOCS:
+        copy(results / figure, images / figure.replace("/", "-"))
+    for page in results.glob("*/report.html"):  # of the static analyses, which are made there
+        page.unlink()
+
+
+def main() -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C
+    for number, command in enumerate(COMMANDS, 1):
+        print(f"{number} of {len(COMMANDS)}: ffebm reproduce {command}", flush=True)
+        run(FFEBM, "reproduce", *shlex.split(command))
+    print("Publishing results/reproduce and docs/images", flush=True)
+    publish_all(ROOT / "runs", ROOT / "results" / "reproduce", ROOT / "docs" / "images")
+    print("Measuring what large blocks need", flush=True)
+    run(sys.executable, "benchmarks/large_blocks.py")
+
+
+if __name__ == "__main__":
+    main()
