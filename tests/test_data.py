@@ -7,14 +7,16 @@ import os
 import pickle
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from ffebm.experiment.data import DataError, check, load
+from ffebm.experiment.data import Condition, DataError, State, check, load
 from ffebm.experiment.data.augmentation import Augmentation
+from ffebm.experiment.data.catalogue import ENTRIES
 
 RNG = np.random.default_rng(0)
 
@@ -79,7 +81,18 @@ def test_reads_the_official_layout(name: str, tmp_path: Path) -> None:
     assert data.train.x.shape[1:] == data.shape
     assert len(data.train) == len(data.train.y)
     assert data.train.y.max() < len(data.classes)
-    assert check(tmp_path)[name].startswith("partial: ")
+    found = check(tmp_path)[name]
+    assert (found.state, found.counts) == (State.PARTIAL, (len(data.train), len(data.test)))
+    counts = f"{len(data.train):,} training and {len(data.test):,} test images in {tmp_path / found.folder}"
+    assert found.details.startswith(f"{counts}; the official set has ")
+
+
+def test_a_data_set_of_the_official_size_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_cifar10(tmp_path)
+    monkeypatch.setitem(ENTRIES, "cifar10", replace(ENTRIES["cifar10"], train=100, test=20))
+    found = check(tmp_path)["cifar10"]
+    assert found == Condition(State.COMPLETE, folder=folder, counts=(100, 20))
+    assert found.details == f"100 training and 20 test images in {folder}"
 
 
 def test_imagenet_labels_count_from_one(tmp_path: Path) -> None:
@@ -151,7 +164,8 @@ def test_refuses_wrong_content(content: object, message: str, tmp_path: Path) ->
     with pytest.raises(DataError, match=message) as caught:
         load("cifar10", tmp_path)
     assert "data_batch_2" in str(caught.value)
-    assert check(tmp_path)["cifar10"].startswith("damaged: ")
+    found = check(tmp_path)["cifar10"]
+    assert (found.state, found.details, found.folder) == (State.DAMAGED, str(caught.value), path.parent)
 
 
 @pytest.mark.parametrize("keep", [0, 1, 100, 5000])
@@ -185,7 +199,8 @@ def test_refuses_an_empty_or_absent_folder(tmp_path: Path) -> None:
         load("cifar10", tmp_path)
     with pytest.raises(DataError, match="does not exist"):
         load("cifar10", tmp_path / "nowhere")
-    assert all(answer.startswith("absent") for answer in check(tmp_path).values())
+    assert {found.state for found in check(tmp_path).values()} == {State.ABSENT}
+    assert check(tmp_path)["cifar10"].details == "no cifar-10-batches-py here"
 
 
 @pytest.mark.parametrize(

@@ -283,10 +283,15 @@ class Run:
         for path in self.checkpoints():
             try:
                 content = read_checkpoint(path)
-                check(content)
-                return path, content, reports
             except RunError as error:
-                reports.append(str(error) if str(path) in str(error) else f"{path} cannot be used: {error}")
+                reports.append(str(error))
+                continue
+            try:
+                check(content)
+            except RunError as error:
+                reports.append(f"{path} cannot be used: {error}")
+                continue
+            return path, content, reports
         old = [] if reports else sorted(self.checkpoint_folder.glob("step-*.ckpt"))
         if old:
             reports.append(f"{old[-1]} was written by an earlier version, in a format that this one does not read.")
