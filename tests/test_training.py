@@ -23,7 +23,7 @@ from torch import nn
 from ffebm import DivergenceError, EquilibriumPropagation
 from ffebm.diagnostics import gradients
 from ffebm.experiment.architectures import build_model
-from ffebm.experiment.data import digits
+from ffebm.experiment.data import Batch, digits
 from ffebm.experiment.data.dataset import Samples
 from ffebm.experiment.evaluation import evaluate
 from ffebm.experiment.packing import packed
@@ -430,6 +430,20 @@ def test_a_gradient_that_is_not_finite_stops_the_run_and_is_named(tmp_path: Path
     monkeypatch.setattr(Learner, "on_after_backward", poisoned)
     with pytest.raises(HealthError, match=r"gradient of the stage before block 2 of 2 is not finite at step 1"):
         run_small(tmp_path / "run")
+
+
+def test_a_failure_between_synchronised_batch_norms_waits_for_no_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are in the middle of a batch-norm: who asks them anything else waits for ever."""
+
+    def diverge(*_: object) -> None:
+        raise DivergenceError("block 2 of 2", 3, 1e9, "Lower the learning rate.")
+
+    learner, x, y = model_and_images()
+    learner.model = nn.SyncBatchNorm.convert_sync_batchnorm(learner.model)
+    monkeypatch.setattr(learner.model, "forward", diverge)
+    monkeypatch.setattr(learner, "fail_together", lambda _: pytest.fail("asked the other processes"))
+    with pytest.raises(HealthError, match=r"relaxation of block 2 of 2 diverged.* This was step 1; no step was taken with it"):
+        learner.training_step(Batch(x, y, len(y)), 0)
 
 
 def model_and_images(*overrides: str) -> tuple[Learner, torch.Tensor, torch.Tensor]:

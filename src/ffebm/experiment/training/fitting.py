@@ -171,5 +171,5 @@ def _explain(error: BaseException, learner: Learner, checkpoint: Path | None) ->
 
 
 def _together() -> DDPStrategy:
-    """Processes wait for each other once a step, for the gradient: batch-norm's statistics can wait until they are used."""
+    """Processes wait for each other before and after a backward pass: batch-norm's statistics can wait until they are used."""
     return DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True)
