@@ -21,14 +21,14 @@ from PIL import Image
 
 from ffebm.checks import one_line
 from ffebm.experiment.benchmark.figure import save_speed
-from ffebm.experiment.benchmark.speed import Row as Measured
+from ffebm.experiment.benchmark.speed import Measurement
 from ffebm.experiment.figures import picture, save_confusion, save_curves, shown
 from ffebm.experiment.preset import read_preset
 from ffebm.experiment.report import write_report
 from ffebm.experiment.report.accuracy_figure import accuracy_figure
 from ffebm.experiment.report.document import Document, Listing, Section, Table, Text
 from ffebm.experiment.report.markdown import markdown
-from ffebm.experiment.report.outcome import Outcome, Row
+from ffebm.experiment.report.outcome import Comparison, Outcome
 from ffebm.experiment.report.page import page
 from ffebm.experiment.reproduction import static as analysis
 from ffebm.experiment.reproduction.static import Layer, Static
@@ -212,7 +212,9 @@ class TestPictures:
     def test_accuracies(self, name: str) -> None:
         outcomes = {"ep": Outcome(seeds=[0], top1=[50.0]), "id": Outcome(seeds=[0], top1=[51.0])}
         for preset in ("digits", "cifar10-l6-bs3"):
-            figure = accuracy_figure([Row(name, read_preset(preset), outcomes), Row("other", read_preset(preset), outcomes)])
+            figure = accuracy_figure(
+                [Comparison(name, read_preset(preset), outcomes), Comparison("other", read_preset(preset), outcomes)]
+            )
             assert shown(name) in drawn(figure)
             assert picture(figure).startswith(b"\x89PNG")
             assert b"<svg" in picture(figure, "svg")
@@ -226,7 +228,7 @@ class TestPictures:
 
     def test_benchmarks(self, name: str, tmp_path: Path) -> None:
         save_speed(
-            [Measured(name, 1.0, 8, "ep, paper", "", 1.0, 1.0, 1.0, 1.0, 1.0, 1, None, "")], tmp_path / "speed.png", name
+            [Measurement(name, 1.0, 8, "ep, paper", "", 1.0, 1.0, 1.0, 1.0, 1.0, 1, None, "")], tmp_path / "speed.png", name
         )
         assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
 
