@@ -117,7 +117,7 @@ def test_the_folder_may_come_from_the_environment(tmp_path: Path, monkeypatch: p
         load("cifar10")
 
 
-def test_a_pickle_that_runs_a_command_does_not(tmp_path: Path) -> None:
+def test_commands_in_a_pickle_are_refused_and_not_executed(tmp_path: Path) -> None:
     folder, trace = write_cifar10(tmp_path), tmp_path / "was here"
 
     class Command:
@@ -131,7 +131,7 @@ def test_a_pickle_that_runs_a_command_does_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", [(eval, ("1",)), (__import__, ("os",)), (getattr, (1, "real")), (np.load, ("x",))])
-def test_other_calls_are_refused_too(call: tuple[object, tuple[object, ...]], tmp_path: Path) -> None:
+def test_any_call_in_a_pickle_is_refused(call: tuple[object, tuple[object, ...]], tmp_path: Path) -> None:
     class Call:
         def __reduce__(self) -> tuple[object, tuple[object, ...]]:
             return call
@@ -158,7 +158,7 @@ def test_other_calls_are_refused_too(call: tuple[object, tuple[object, ...]], tm
         ([1, 2, 3], "holds list where a dictionary was expected"),
     ],
 )
-def test_refuses_wrong_content(content: object, message: str, tmp_path: Path) -> None:
+def test_refuses_a_cifar_batch_with_wrong_content(content: object, message: str, tmp_path: Path) -> None:
     path = write_cifar10(tmp_path) / "data_batch_2"
     write_pickle(path, content)
     with pytest.raises(DataError, match=message) as caught:
@@ -176,7 +176,7 @@ def test_refuses_a_truncated_batch(keep: int, tmp_path: Path) -> None:
         load("cifar10", tmp_path)
 
 
-def test_refuses_noise(tmp_path: Path) -> None:
+def test_refuses_a_batch_of_random_bytes(tmp_path: Path) -> None:
     path = write_cifar10(tmp_path) / "test_batch"
     for seed in range(30):
         path.write_bytes(np.random.default_rng(seed).bytes(200))
@@ -229,13 +229,13 @@ def test_refuses_damaged_gzip(tmp_path: Path) -> None:
         load("mnist", tmp_path)
 
 
-def test_unknown_names_are_refused() -> None:
+def test_unknown_data_set_names_are_refused() -> None:
     with pytest.raises(ValueError, match="Unknown data set 'cifar'; choose one of 'digits', 'cifar10'"):
         load("cifar")
 
 
 class TestAugmentation:
-    def test_crops_of_the_edge_padded_image_flipped_or_not(self) -> None:
+    def test_images_are_crops_of_the_edge_padded_image_some_of_them_flipped(self) -> None:
         x = torch.randint(0, 256, (30, 3, 8, 8), dtype=torch.uint8)
         augmentation = Augmentation.draw(30, padding=2, seed=0, epoch=0)
         found = augmentation(x, torch.arange(30))

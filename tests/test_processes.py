@@ -39,7 +39,7 @@ def wait_for(what: Callable[[], object], seconds: float = 60) -> None:
         time.sleep(0.05)
 
 
-def test_of_two_trainings_into_one_new_folder_one_wins_and_the_other_is_told(tmp_path: Path) -> None:
+def test_of_two_trainings_into_one_new_folder_one_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     both = {seed: start("train", *TINY, "trainer.epochs=1", f"seed={seed}", "--output", folder) for seed in (1, 2)}
     said = {seed: process.communicate(timeout=120)[0] for seed, process in both.items()}
@@ -51,14 +51,14 @@ def test_of_two_trainings_into_one_new_folder_one_wins_and_the_other_is_told(tmp
     assert len(Run(folder).environments()) == 1
 
 
-def test_a_folder_that_filled_up_in_the_meantime_is_not_touched(tmp_path: Path) -> None:
+def test_a_folder_that_became_a_run_before_it_was_locked_is_refused(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", "")
     (run.folder / "settings.toml").write_text("seed = 1")  # by a process that found it as empty as this one did
     with pytest.raises(RunError, match="exists already"), run.locked(new=True):
         pass
 
 
-def test_a_run_that_came_to_nothing_leaves_nothing(tmp_path: Path) -> None:
+def test_an_empty_run_folder_is_removed_once_it_is_unlocked(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", "")
     with run.locked(new=True):
         run.discard_if_empty()  # by another process: this one still holds it
@@ -69,7 +69,7 @@ def test_a_run_that_came_to_nothing_leaves_nothing(tmp_path: Path) -> None:
         pass
 
 
-def test_a_deleted_run_folder_ends_training_with_a_line(tmp_path: Path) -> None:
+def test_a_deleted_run_folder_ends_training_with_a_one_line_error(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     process = start("train", *TINY, "trainer.epochs=1000", "trainer.checkpoint_every=3", "--output", run.folder)
     wait_for(lambda: run.checkpoints() or process.poll() is not None)
@@ -82,7 +82,7 @@ def test_a_deleted_run_folder_ends_training_with_a_line(tmp_path: Path) -> None:
     assert not (run.folder / "settings.toml").exists()
 
 
-def test_a_killed_worker_ends_the_others_with_a_line(tmp_path: Path) -> None:
+def test_a_killed_training_process_ends_the_others_with_a_one_line_error(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     process = start("train", *TINY, "trainer.epochs=1000", "trainer.devices=2", "--output", run.folder)
     wait_for(lambda: run.checkpoints() or process.poll() is not None)
@@ -162,7 +162,7 @@ def test_when_one_process_fails_in_any_part_of_a_step_both_raise_the_same_error(
     assert "Traceback" not in done.stderr
 
 
-def test_a_killed_helper_that_prepares_batches_ends_the_run_with_a_line(tmp_path: Path) -> None:
+def test_a_killed_data_worker_ends_the_run_with_a_one_line_error(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     settings = ("trainer.epochs=1000", "trainer.batch=8", "trainer.checkpoint_every=5", "data.workers=1")
     process = start("train", *TINY, *settings, "--output", run.folder)
@@ -176,7 +176,7 @@ def test_a_killed_helper_that_prepares_batches_ends_the_run_with_a_line(tmp_path
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc for children")
-def test_a_queue_that_is_killed_leaves_no_run_behind(tmp_path: Path) -> None:
+def test_runs_of_a_killed_queue_stop_with_a_checkpoint(tmp_path: Path) -> None:
     """Its runs stop as after SIGTERM: with a checkpoint, so that the next queue goes on from there."""
     run = Run(tmp_path / "run")
     arguments = ["train", *TINY, "trainer.epochs=1000", "--output", str(run.folder)]
