@@ -29,7 +29,7 @@ def batches(count: int, size: int, **more: object) -> Batches:
 
 
 @given(st.integers(1, 100), st.integers(1, 40), st.integers(1, 3), st.integers(1, 3))
-def test_parts_together_are_the_batches_and_those_the_data(count: int, size: int, ranks: int, accumulate: int) -> None:
+def test_parts_add_up_to_batches_and_batches_to_the_data_set(count: int, size: int, ranks: int, accumulate: int) -> None:
     parts = ranks * accumulate
     whole = [batch.y for batch in batches(count, size)]
     assert sorted(torch.cat(whole).tolist()) == list(range(count))
@@ -55,7 +55,7 @@ def test_an_epoch_has_its_own_order_and_the_seed_decides_it() -> None:
 
 
 @pytest.mark.parametrize("taken", [0, 3, 5, 7])
-def test_a_stream_goes_on_where_its_state_was_taken(taken: int) -> None:
+def test_batches_resume_where_their_state_was_saved(taken: int) -> None:
     def items(stream: Batches, count: int) -> list[torch.Tensor]:
         found: list[torch.Tensor] = []
         while len(found) < count:
@@ -72,7 +72,7 @@ def test_a_stream_goes_on_where_its_state_was_taken(taken: int) -> None:
         assert torch.equal(a, b)
 
 
-def test_workers_change_nothing() -> None:
+def test_workers_do_not_change_batches() -> None:
     alone = list(batches(30, 8, padding=1, flip=True))
     helped = list(batches(30, 8, padding=1, flip=True, workers=2))
     for a, b in zip(alone, helped, strict=True):

@@ -18,12 +18,13 @@ from torch import nn
 
 from ffebm import relaxation
 from ffebm.experiment.benchmark import PAPER, PLAIN, STEADY, Net, by_block, by_operation, measure, methods, speed
-from ffebm.experiment.benchmark.command import GRID, parse, run_benchmark, summary
+from ffebm.experiment.benchmark.command import GRID, _data, parse, run_benchmark, summary
 from ffebm.experiment.benchmark.meter import fastest, operations
-from ffebm.experiment.benchmark.speed import Row, step
+from ffebm.experiment.benchmark.speed import Measurement, step
 from ffebm.experiment.benchmark.subjects import feedforward, noise
 from ffebm.experiment.data import digits
 from ffebm.experiment.errors import UserError
+from test_data import write_cifar10
 
 SMALL = Net("conv12", 0.03125, 3)
 
@@ -139,12 +140,12 @@ def test_results_are_shown_and_written(tmp_path: Path) -> None:
     assert sum(shades[:200]) > 0.03 * sum(shades), "a picture without bars"
 
 
-def kept(folder: str) -> tuple[list[Row], str]:
+def kept(folder: str) -> tuple[list[Measurement], str]:
     """The rows of a committed benchmark, and its table."""
     place = Path(__file__).parent.parent / "results" / "speed" / folder
-    known = {field.name for field in fields(Row)}
+    known = {field.name for field in fields(Measurement)}
     rows = json.loads((place / "speed.json").read_text())["rows"]
-    return [Row(**{key: row[key] for key in known}) for row in rows], (place / "speed.md").read_text()
+    return [Measurement(**{key: row[key] for key in known}) for row in rows], (place / "speed.md").read_text()
 
 
 @pytest.mark.parametrize("folder", ["trained", "grid"])
@@ -161,6 +162,12 @@ def test_labels_promise_nothing_that_numbers_beside_them_contradict(folder: str)
     for words in ("on up to 64 other samples", "EP's β is 0.2 in `paper`, 0.02 in `calibrated for 0.995`"):
         assert words in text
         assert words in made
+
+
+def test_weights_are_trained_on_no_part_of_cifar10(tmp_path: Path) -> None:
+    write_cifar10(tmp_path)
+    with pytest.raises(UserError, match=r"There is no complete CIFAR-10 in .*: `ffebm data check "):
+        _data(tmp_path)
 
 
 def test_nets_are_named() -> None:

@@ -78,7 +78,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_help_teaches_by_example(command: tuple[str, ...]) -> None:
+def test_help_of_every_command_has_examples(command: tuple[str, ...]) -> None:
     shown = call(*command, "--help")
     if command not in ((), ("data",), ("reproduce",)):
         assert "Examples" in shown
@@ -102,7 +102,7 @@ def test_settings_are_explained() -> None:
     assert "learning_rate" in call("settings", "optimiser")
 
 
-def test_training_says_how_it_went_and_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_prints_its_results_and_the_command_that_repeats_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shown = call("train", *TINY)
     (folder,) = (tmp_path / "runs").iterdir()
@@ -165,7 +165,7 @@ def test_pictures_of_any_size_and_colour_are_taken(run: Path, tmp_path: Path, mo
     assert "b.jpg" in shown
 
 
-def test_deep_and_transparent_pictures_look_as_they_are_seen(tmp_path: Path) -> None:
+def test_pictures_of_16_bits_are_scaled_and_transparent_ones_are_white(tmp_path: Path) -> None:
     """16 bits are scaled, not clipped; what is transparent is white."""
     from ffebm.experiment.prediction import read_image
 
@@ -178,7 +178,7 @@ def test_deep_and_transparent_pictures_look_as_they_are_seen(tmp_path: Path) -> 
     assert (read_image(tmp_path / "clear.png", (3, 8, 8)) == 255).all()
 
 
-def test_data_is_checked(tmp_path: Path) -> None:
+def test_data_check_reports_partial_and_damaged_data(tmp_path: Path) -> None:
     folder = write_cifar10(tmp_path)
     assert "partial" in call("data", "check", tmp_path)
     (folder / "test_batch").write_bytes(b"nothing")
@@ -230,7 +230,7 @@ def test_data_folders_come_from_the_option_or_the_environment(tmp_path: Path, mo
         (["report", "x", "--title", "\udcff"], "cannot be written as UTF-8"),
     ],
 )
-def test_mistakes_are_told_not_traced(
+def test_mistakes_give_a_message_without_traceback(
     arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -246,7 +246,7 @@ def test_mistakes_are_told_not_traced(
     assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").rglob("settings.toml"))
 
 
-def test_a_home_that_is_not_there_is_told_of_the_environment(
+def test_a_missing_home_folder_in_the_environment_variable_is_reported(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FFEBM_DATA", "~nosuchuser")
@@ -257,7 +257,7 @@ def test_a_home_that_is_not_there_is_told_of_the_environment(
         assert "The environment variable FFEBM_DATA is ~nosuchuser: there is no home folder" in capfd.readouterr().err
 
 
-def test_the_folder_of_data_that_is_not_used_is_told_later_too(
+def test_a_data_folder_for_a_run_on_the_bundled_digits_is_refused(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for arguments in (["evaluate", run], ["report", run, "--output", tmp_path / "report"], ["train", "--resume", run]):
@@ -267,7 +267,7 @@ def test_the_folder_of_data_that_is_not_used_is_told_later_too(
         assert "The digits come with scikit-learn" in capfd.readouterr().err
 
 
-def test_damaged_weights_cost_a_report_its_microscope_and_no_more(run: Path, tmp_path: Path) -> None:
+def test_a_report_of_damaged_weights_lacks_only_the_microscope(run: Path, tmp_path: Path) -> None:
     import shutil
 
     shutil.copytree(run, tmp_path / "broken")
@@ -291,13 +291,13 @@ def test_damaged_weights_cost_a_report_its_microscope_and_no_more(run: Path, tmp
     ],
     ids=lambda arguments: arguments[0][:10],
 )
-def test_options_out_of_all_bounds_are_told_in_short(arguments: list[str]) -> None:
+def test_huge_option_values_are_refused_with_a_short_message(arguments: list[str]) -> None:
     result = CliRunner().invoke(command_line.app, arguments, catch_exceptions=False)
     assert result.exit_code == 2
     assert len(result.output) < 3000
 
 
-def test_arguments_that_are_not_text_are_shown(tmp_path: Path) -> None:
+def test_arguments_that_are_not_utf8_are_shown_escaped(tmp_path: Path) -> None:
     """In a process of its own: names of files may be any bytes, and its streams are files."""
     for arguments, message in (
         ([b"train", b"\xff"], "Unknown preset"),
@@ -319,7 +319,7 @@ def test_arguments_that_are_not_text_are_shown(tmp_path: Path) -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_the_machine_lacks_is_one_line(
+def test_lack_of_memory_or_disk_and_deep_nesting_are_reported_in_one_line(
     error: Exception, message: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def fail() -> None:
@@ -333,7 +333,7 @@ def test_what_the_machine_lacks_is_one_line(
     assert len(line) < 400
 
 
-def test_errors_of_our_own_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programming_errors_are_not_turned_into_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise RuntimeError("a mistake in the program")
 
@@ -342,7 +342,9 @@ def test_errors_of_our_own_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> No
         command_line.main()
 
 
-def test_our_warnings_are_lines_without_places(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_warnings_of_ffebm_are_shown_without_file_and_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     import warnings
 
     from ffebm import UnsettledWarning
@@ -359,7 +361,7 @@ def test_our_warnings_are_lines_without_places(monkeypatch: pytest.MonkeyPatch, 
     assert "test_command_line.py" in "".join(rest)
 
 
-def test_unreadable_pictures_and_weights_are_told(
+def test_unreadable_pictures_and_weights_are_reported(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     import shutil
@@ -381,7 +383,7 @@ def test_unreadable_pictures_and_weights_are_told(
         assert message in capfd.readouterr().err
 
 
-def test_a_diverging_relaxation_is_told(
+def test_a_diverging_relaxation_is_reported_without_traceback(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -395,7 +397,7 @@ def test_a_diverging_relaxation_is_told(
     assert "Traceback" not in shown
 
 
-def test_a_signal_from_outside_ends_in_a_run_that_goes_on(tmp_path: Path) -> None:
+def test_a_run_stopped_by_sigterm_resumes_to_the_same_weights(tmp_path: Path) -> None:
     """A process of its own, stopped by SIGTERM and resumed, against one that was not: the same weights."""
     import signal
 
@@ -456,7 +458,7 @@ command_line.main()
 
 @pytest.mark.slow
 def test_torchrun_starts_processes_that_fail_together(tmp_path: Path) -> None:
-    """One of two loses its mind: both stop, and say which step it was."""
+    """One of two gets a loss that is not finite: both stop, and say at which step."""
     script = tmp_path / "poisoned.py"
     script.write_text(POISONED)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script), "train"]

@@ -74,7 +74,7 @@ def learner() -> Learner:
 
 
 class TestSealed:
-    def test_tensors_and_notes_come_back(self, tmp_path: Path) -> None:
+    def test_sealed_tensors_and_notes_are_read_back_unchanged(self, tmp_path: Path) -> None:
         tensors = {"a": torch.randn(2, 3), "b": torch.tensor(7), "c": torch.zeros(0), "d": torch.randn(3).bfloat16()}
         (tmp_path / "file").write_bytes(seal(tensors, {"why": "because"}))
         found, notes = unseal(tmp_path / "file")
@@ -82,7 +82,7 @@ class TestSealed:
         assert found.keys() == tensors.keys()
         assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
 
-    def test_every_damage_of_weights_is_found(self, run: Run) -> None:
+    def test_every_flipped_bit_in_weights_is_found(self, run: Run) -> None:
         """Of 400 random damages, 248 once went unnoticed."""
         content = run.weights_file.read_bytes()
         chance = random.Random(0)
@@ -102,7 +102,7 @@ class TestSealed:
             model, _ = load_trained(run)
         assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
 
-    def test_a_checkpoint_stands_in_for_weights_that_are_moved_away(self, run: Run) -> None:
+    def test_a_checkpoint_is_used_when_the_weights_file_is_removed(self, run: Run) -> None:
         run.weights_file.write_bytes(b"nothing")
         with pytest.raises(RunError, match=r"is damaged: .* Move it away to use a checkpoint instead"):
             evaluate_run(run)
@@ -113,7 +113,7 @@ class TestSealed:
         assert all(torch.equal(tensor, before[f"model.{name}"]) for name, tensor in model.state_dict().items())
 
     @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bool, torch.complex64])
-    def test_weights_of_another_kind_are_refused(self, run: Run, dtype: torch.dtype) -> None:
+    def test_weights_of_an_unsupported_dtype_are_refused(self, run: Run, dtype: torch.dtype) -> None:
         tensors, _ = unseal(run.weights_file)
         run.weights_file.write_bytes(seal({**tensors, "readout.1.bias": tensors["readout.1.bias"].to(dtype)}))
         with pytest.raises(RunError, match=r"'readout\.1\.bias'"):
@@ -121,7 +121,7 @@ class TestSealed:
 
     @pytest.mark.filterwarnings("ignore::ffebm.errors.UnsettledWarning")
     @pytest.mark.parametrize("scale", [1e20, 3e37])
-    def test_weights_that_no_block_relaxes_with_are_refused(self, run: Run, scale: float, tmp_path: Path) -> None:
+    def test_weights_so_large_that_blocks_diverge_are_refused(self, run: Run, scale: float, tmp_path: Path) -> None:
         tensors, _ = unseal(run.weights_file)
         floats = {name: tensor * scale for name, tensor in tensors.items() if tensor.is_floating_point()}
         run.weights_file.write_bytes(seal({**tensors, **floats}))
@@ -130,7 +130,7 @@ class TestSealed:
             with pytest.raises(RunError):
                 use(run)
 
-    def test_a_model_that_settings_announce_is_not_made_before_its_weights_fit(self, run: Run) -> None:
+    def test_a_huge_model_is_not_allocated_before_its_weights_are_known_to_fit(self, run: Run) -> None:
         text = run.settings_file.read_text()
         run.settings_file.write_text(re.sub(r"channels = \[[^]]*\]", "channels = [4, 20000, 20000]", text))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -191,7 +191,7 @@ def test_a_damaged_analysis_is_named_and_the_rest_read(content: bytes, tmp_path:
     assert "a/static.json is no static analysis that can be read" in trouble
 
 
-def test_a_damaged_log_hides_no_numbers_and_stops_no_run(run: Run) -> None:
+def test_a_damaged_environment_file_stops_neither_report_nor_resumption(run: Run) -> None:
     path = run.folder / "environment.json"
     path.write_bytes(b'[{"half')
     with pytest.raises(RunError, match=r"environment\.json, which says where this run was made, cannot be read"):
@@ -223,14 +223,14 @@ def test_a_damaged_log_hides_no_numbers_and_stops_no_run(run: Run) -> None:
     ],
     ids=str,
 )
-def test_a_description_of_data_that_is_none_is_refused(run: Run, change: dict[str, object]) -> None:
+def test_an_impossible_description_of_the_data_is_refused(run: Run, change: dict[str, object]) -> None:
     path = run.folder / "data.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(RunError, match=r"data\.json, which names the classes, cannot be read"):
         run.description()
 
 
-def test_a_table_goes_on_without_a_damaged_run(tmp_path: Path) -> None:
+def test_a_queue_goes_on_past_a_damaged_run(tmp_path: Path) -> None:
     first, second = EXPERIMENTS["split"].cells("tiny", rows=["cifar10-l6-bs2"])
     for cell in (first, second):
         cell.settings.save(cell.run(tmp_path).settings_file)
@@ -271,7 +271,7 @@ def changed(place: tuple[Any, ...], value: Any = ...) -> Callable[[dict[str, Any
 
 
 class TestCheckpoints:
-    def test_what_is_written_comes_back(self, tmp_path: Path) -> None:
+    def test_content_is_read_back_as_it_was_written(self, tmp_path: Path) -> None:
         content = {
             "numbers": [1, -2.5, 1e-300, float("inf"), True, None, "text"],
             "by number": {0: (1, 2), 7: {"!odd": []}},
@@ -288,7 +288,7 @@ class TestCheckpoints:
         with pytest.raises(TypeError, match="got set"):
             packed({"x": {1}})
 
-    def test_the_content_of_this_run_is_accepted(self, sound: Path, learner: Learner) -> None:
+    def test_checkpoints_of_this_run_are_accepted(self, sound: Path, learner: Learner) -> None:
         for path in Run(sound).checkpoints():
             check_resumable(read_checkpoint(path), learner, Pattern.of(learner))
 
@@ -339,7 +339,7 @@ class TestCheckpoints:
             (changed(("state_dict",), {}), "another model"),
         ],
     )
-    def test_other_content_is_refused(
+    def test_a_checkpoint_that_this_run_cannot_have_written_is_refused(
         self, sound: Path, learner: Learner, change: Callable[[dict[str, Any]], None], message: str
     ) -> None:
         content = copy.deepcopy(read_checkpoint(Run(sound).checkpoints()[0]))
@@ -347,7 +347,7 @@ class TestCheckpoints:
         with pytest.raises(RunError, match=message):
             check_resumable(content, learner, Pattern.of(learner))
 
-    def test_a_sound_file_with_other_content_is_skipped_for_the_one_before(self, sound: Path, run: Run) -> None:
+    def test_an_unusable_checkpoint_is_skipped_for_the_one_before(self, sound: Path, run: Run) -> None:
         newest = run.checkpoints()[0]
         content = read_checkpoint(newest)
         del content["ffebm"]["history"]
@@ -360,7 +360,7 @@ class TestCheckpoints:
         one, other = (unseal(folder / "weights.safetensors")[0] for folder in (sound, run.folder))
         assert all(torch.equal(one[name], other[name]) for name in one)
 
-    def test_what_is_not_the_checkpoints_fault_is_not_blamed_on_it(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_full_disk_is_not_blamed_on_the_checkpoint(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         """A full disk on the way must not make people throw a sound checkpoint away."""
 
         def full(*_: object) -> None:
@@ -370,14 +370,16 @@ class TestCheckpoints:
         with pytest.raises(OSError, match="No space left"):
             resume(run, quiet())
 
-    def test_those_of_another_torch_are_accepted(self, sound: Path, learner: Learner) -> None:
+    def test_checkpoints_of_another_torch_version_are_accepted(self, sound: Path, learner: Learner) -> None:
         """Which has other keys beside the ones that matter."""
         content = copy.deepcopy(read_checkpoint(Run(sound).checkpoints()[0]))
         del content["optimizer_states"][0]["param_groups"][0]["decoupled_weight_decay"]
         content["lr_schedulers"][0]["verbose"] = False
         check_resumable(content, learner, Pattern.of(learner))
 
-    def test_what_only_lightning_stumbles_over_is_one_line(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_error_while_lightning_restores_names_the_checkpoint_in_one_line(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("ffebm.experiment.training.fitting.check_resumable", lambda *_: None)
         newest = run.checkpoints()[0]
         content = read_checkpoint(newest)
@@ -386,7 +388,7 @@ class TestCheckpoints:
         with pytest.raises(RunError, match=r"no run can go on from what it holds \(KeyError.*Move it away to go on"):
             resume(run, quiet())
 
-    def test_damaged_ones_of_later_steps_do_not_push_sound_ones_out(self, run: Run) -> None:
+    def test_damaged_checkpoints_of_later_steps_do_not_displace_sound_ones(self, run: Run) -> None:
         """They are the newest by name, and once took the places of all that a run could go on from."""
         for path in run.checkpoints()[:-1]:
             path.unlink()  # so that it has some steps to go
@@ -397,14 +399,14 @@ class TestCheckpoints:
         assert len([path for path in run.checkpoints() if path not in garbage]) == 3
         resume(run, quiet())  # goes on from there
 
-    def test_those_of_an_earlier_version_are_not_taken_for_none(self, run: Run) -> None:
+    def test_checkpoints_of_an_earlier_version_are_reported(self, run: Run) -> None:
         for path in run.checkpoints():
             path.rename(path.with_suffix(".ckpt"))
         with pytest.raises(RunError, match="earlier version"):
             resume(run, quiet())
 
 
-def test_names_that_others_would_read_as_code_are_only_shown(sound: Path, tmp_path: Path) -> None:
+def test_run_names_with_markup_are_shown_literally(sound: Path, tmp_path: Path) -> None:
     """The run trained to its end, curves and all; so do its evaluation and its report."""
     assert (sound / "curves.png").is_file()
     evaluate_run(Run(sound))
@@ -413,7 +415,7 @@ def test_names_that_others_would_read_as_code_are_only_shown(sound: Path, tmp_pa
     assert "".join(piece.content for piece in title.children or []) == sound.name
 
 
-def test_a_trained_model_says_what_its_evaluation_says(sound: Path) -> None:
+def test_a_loaded_model_has_the_accuracy_of_its_evaluation(sound: Path) -> None:
     """In evaluation mode and with images normalised, as docs/training.md has it."""
     run, data = Run(sound), digits()
     model, _ = load_trained(run)
@@ -423,7 +425,7 @@ def test_a_trained_model_says_what_its_evaluation_says(sound: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link"])
-def test_a_lock_leads_nowhere_else_and_keeps_nobody_waiting(run: Run, tmp_path: Path, kind: str) -> None:
+def test_a_lock_file_that_is_a_pipe_or_a_link_is_refused(run: Run, tmp_path: Path, kind: str) -> None:
     run.lock_file.unlink()
     if kind == "pipe":
         os.mkfifo(run.lock_file)
@@ -435,7 +437,7 @@ def test_a_lock_leads_nowhere_else_and_keeps_nobody_waiting(run: Run, tmp_path: 
 
 
 @pytest.mark.parametrize("text", ["x" + "_" * 60_000 + "x", "`" + "x" * 60_000, "` " * 30_000, "<" * 60_000])
-def test_long_names_are_escaped_in_no_time(text: str) -> None:
+def test_long_names_are_escaped_within_seconds(text: str) -> None:
     """A pattern that is tried from every letter once took hours for what settings may hold."""
     signal.alarm(5)
     try:
@@ -444,6 +446,6 @@ def test_long_names_are_escaped_in_no_time(text: str) -> None:
         signal.alarm(0)
 
 
-def test_a_folder_that_cannot_be_a_run_is_told(tmp_path: Path) -> None:
+def test_a_missing_run_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no run folder"):
         Run.open(tmp_path / "nowhere")

@@ -7,14 +7,16 @@ import os
 import pickle
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from ffebm.experiment.data import DataError, check, load
+from ffebm.experiment.data import Condition, DataError, State, check, load
 from ffebm.experiment.data.augmentation import Augmentation
+from ffebm.experiment.data.catalogue import ENTRIES
 
 RNG = np.random.default_rng(0)
 
@@ -79,7 +81,18 @@ def test_reads_the_official_layout(name: str, tmp_path: Path) -> None:
     assert data.train.x.shape[1:] == data.shape
     assert len(data.train) == len(data.train.y)
     assert data.train.y.max() < len(data.classes)
-    assert check(tmp_path)[name].startswith("partial: ")
+    found = check(tmp_path)[name]
+    assert (found.state, found.counts) == (State.PARTIAL, (len(data.train), len(data.test)))
+    counts = f"{len(data.train):,} training and {len(data.test):,} test images in {tmp_path / found.folder}"
+    assert found.details.startswith(f"{counts}; the official set has ")
+
+
+def test_a_data_set_of_the_official_size_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_cifar10(tmp_path)
+    monkeypatch.setitem(ENTRIES, "cifar10", replace(ENTRIES["cifar10"], train=100, test=20))
+    found = check(tmp_path)["cifar10"]
+    assert found == Condition(State.COMPLETE, folder=folder, counts=(100, 20))
+    assert found.details == f"100 training and 20 test images in {folder}"
 
 
 def test_imagenet_labels_count_from_one(tmp_path: Path) -> None:
@@ -104,7 +117,7 @@ def test_the_folder_may_come_from_the_environment(tmp_path: Path, monkeypatch: p
         load("cifar10")
 
 
-def test_a_pickle_that_runs_a_command_does_not(tmp_path: Path) -> None:
+def test_commands_in_a_pickle_are_refused_and_not_executed(tmp_path: Path) -> None:
     folder, trace = write_cifar10(tmp_path), tmp_path / "was here"
 
     class Command:
@@ -118,7 +131,7 @@ def test_a_pickle_that_runs_a_command_does_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", [(eval, ("1",)), (__import__, ("os",)), (getattr, (1, "real")), (np.load, ("x",))])
-def test_other_calls_are_refused_too(call: tuple[object, tuple[object, ...]], tmp_path: Path) -> None:
+def test_any_call_in_a_pickle_is_refused(call: tuple[object, tuple[object, ...]], tmp_path: Path) -> None:
     class Call:
         def __reduce__(self) -> tuple[object, tuple[object, ...]]:
             return call
@@ -145,13 +158,14 @@ def test_other_calls_are_refused_too(call: tuple[object, tuple[object, ...]], tm
         ([1, 2, 3], "holds list where a dictionary was expected"),
     ],
 )
-def test_refuses_wrong_content(content: object, message: str, tmp_path: Path) -> None:
+def test_refuses_a_cifar_batch_with_wrong_content(content: object, message: str, tmp_path: Path) -> None:
     path = write_cifar10(tmp_path) / "data_batch_2"
     write_pickle(path, content)
     with pytest.raises(DataError, match=message) as caught:
         load("cifar10", tmp_path)
     assert "data_batch_2" in str(caught.value)
-    assert check(tmp_path)["cifar10"].startswith("damaged: ")
+    found = check(tmp_path)["cifar10"]
+    assert (found.state, found.details, found.folder) == (State.DAMAGED, str(caught.value), path.parent)
 
 
 @pytest.mark.parametrize("keep", [0, 1, 100, 5000])
@@ -162,7 +176,7 @@ def test_refuses_a_truncated_batch(keep: int, tmp_path: Path) -> None:
         load("cifar10", tmp_path)
 
 
-def test_refuses_noise(tmp_path: Path) -> None:
+def test_refuses_a_batch_of_random_bytes(tmp_path: Path) -> None:
     path = write_cifar10(tmp_path) / "test_batch"
     for seed in range(30):
         path.write_bytes(np.random.default_rng(seed).bytes(200))
@@ -185,7 +199,8 @@ def test_refuses_an_empty_or_absent_folder(tmp_path: Path) -> None:
         load("cifar10", tmp_path)
     with pytest.raises(DataError, match="does not exist"):
         load("cifar10", tmp_path / "nowhere")
-    assert all(answer.startswith("absent") for answer in check(tmp_path).values())
+    assert {found.state for found in check(tmp_path).values()} == {State.ABSENT}
+    assert check(tmp_path)["cifar10"].details == "no cifar-10-batches-py here"
 
 
 @pytest.mark.parametrize(
@@ -214,13 +229,13 @@ def test_refuses_damaged_gzip(tmp_path: Path) -> None:
         load("mnist", tmp_path)
 
 
-def test_unknown_names_are_refused() -> None:
+def test_unknown_data_set_names_are_refused() -> None:
     with pytest.raises(ValueError, match="Unknown data set 'cifar'; choose one of 'digits', 'cifar10'"):
         load("cifar")
 
 
 class TestAugmentation:
-    def test_crops_of_the_edge_padded_image_flipped_or_not(self) -> None:
+    def test_images_are_crops_of_the_edge_padded_image_some_of_them_flipped(self) -> None:
         x = torch.randint(0, 256, (30, 3, 8, 8), dtype=torch.uint8)
         augmentation = Augmentation.draw(30, padding=2, seed=0, epoch=0)
         found = augmentation(x, torch.arange(30))

@@ -108,7 +108,7 @@ def test_a_server_that_cannot_resume_sends_all_again(cifar: Source, tmp_path: Pa
     assert len(load("cifar10", tmp_path / "data").test) == 20
 
 
-def test_a_part_that_is_whole_already_is_used(cifar: Source, tmp_path: Path) -> None:
+def test_a_part_file_that_is_complete_is_used(cifar: Source, tmp_path: Path) -> None:
     folder = tmp_path / "data" / ".cifar-10-batches-py.download"
     folder.mkdir(parents=True)
     (folder / "cifar-10-python.tar.gz.part").write_bytes(Handler.files["/cifar-10-python.tar.gz"])
@@ -159,7 +159,7 @@ def test_archives_that_cannot_be_unpacked_are_removed(server: str, tmp_path: Pat
     assert not list((tmp_path / "data").rglob(name))
 
 
-def test_a_full_disk_does_not_cost_the_download(cifar: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_while_unpacking_keeps_the_download(cifar: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(io.BytesIO):
         def write(self, _: object) -> int:
             raise OSError(28, "No space left on device")
@@ -195,7 +195,7 @@ def test_no_archive_writes_outside_its_folder(server: str, tmp_path: Path) -> No
     assert not list(tmp_path.rglob("escaped"))
 
 
-def test_idx_files_and_zip_archives(server: str, tmp_path: Path) -> None:
+def test_idx_files_and_zip_archives_are_fetched(server: str, tmp_path: Path) -> None:
     write_mnist(tmp_path / "made", suffix=".gz")
     files = tuple(offer(server, path.name, path.read_bytes()) for path in sorted((tmp_path / "made" / "mnist").iterdir()))
     fetch("mnist", tmp_path / "data", source=Source(files, "mnist"))
@@ -218,7 +218,7 @@ def test_a_server_that_sends_more_than_the_file_has_is_cut_off(server: str, tmp_
         fetch("imagenet32", tmp_path / "data", source=Source((File(url, size=999),), "imagenet32"))
 
 
-def test_addresses_that_do_not_answer(server: str, tmp_path: Path) -> None:
+def test_addresses_that_do_not_answer_are_reported(server: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="404"):
         fetch("mnist", tmp_path, source=Source((File(f"{server}/nowhere.gz"),), "mnist"))
     with pytest.raises(DataError, match="broke off"):
@@ -227,7 +227,7 @@ def test_addresses_that_do_not_answer(server: str, tmp_path: Path) -> None:
         fetch("mnits", tmp_path)
 
 
-def test_what_is_there_but_damaged_is_not_touched(cifar: Source, tmp_path: Path) -> None:
+def test_a_damaged_data_set_in_place_is_not_overwritten(cifar: Source, tmp_path: Path) -> None:
     folder = tmp_path / "data" / "cifar-10-batches-py"
     folder.mkdir(parents=True)
     (folder / "mine").write_text("keep me")

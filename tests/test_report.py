@@ -21,14 +21,14 @@ from PIL import Image
 
 from ffebm.checks import one_line
 from ffebm.experiment.benchmark.figure import save_speed
-from ffebm.experiment.benchmark.speed import Row as Measured
+from ffebm.experiment.benchmark.speed import Measurement
 from ffebm.experiment.figures import picture, save_confusion, save_curves, shown
 from ffebm.experiment.preset import read_preset
 from ffebm.experiment.report import write_report
 from ffebm.experiment.report.accuracy_figure import accuracy_figure
 from ffebm.experiment.report.document import Document, Listing, Section, Table, Text
 from ffebm.experiment.report.markdown import markdown
-from ffebm.experiment.report.outcome import Outcome, Row
+from ffebm.experiment.report.outcome import Comparison, Outcome
 from ffebm.experiment.report.page import page
 from ffebm.experiment.reproduction import static as analysis
 from ffebm.experiment.reproduction.static import Layer, Static
@@ -92,12 +92,12 @@ def seen(words: str) -> str:
 
 
 @given(NAMES, CODE)
-def test_markdown_shows_any_name_and_reads_none(name: str, listing: str) -> None:
+def test_markdown_shows_random_names_literally(name: str, listing: str) -> None:
     check(name, listing)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_markdown_shows_hostile_names(name: str) -> None:
+def test_markdown_shows_hostile_names_literally(name: str) -> None:
     check(name, name)
 
 
@@ -115,7 +115,7 @@ def check(name: str, listing: str) -> None:
     assert fenced.content.rstrip() == re.sub(r"\r\n?", "\n", listing).rstrip()
 
 
-def test_what_needs_no_escape_has_none() -> None:
+def test_markdown_escapes_only_what_needs_it() -> None:
     for words in (
         "blocks.0.energy.hidden_layer.weight (block 1): cosine 0.5; β 0.02, -27.2, R & D, a < b, 3 > 2, C#, 1.5 - x!",
         "CIFAR-10, 12 layers in blocks of 4 (width 0.125, 2 epochs)",
@@ -198,7 +198,7 @@ def drawn(figure: Figure) -> list[str]:
 
 
 @pytest.mark.parametrize("name", NAMED)
-class TestPictures:
+class TestPicturesOfHostileNames:
     """Warnings are errors here: of letters that no font has, for example."""
 
     def test_curves_and_confusions(self, name: str, tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ class TestPictures:
     def test_accuracies(self, name: str) -> None:
         outcomes = {"ep": Outcome(seeds=[0], top1=[50.0]), "id": Outcome(seeds=[0], top1=[51.0])}
         for preset in ("digits", "cifar10-l6-bs3"):
-            figure = accuracy_figure([Row(name, read_preset(preset), outcomes), Row("other", read_preset(preset), outcomes)])
+            figure = accuracy_figure([Comparison(label, read_preset(preset), outcomes) for label in (name, "other")])
             assert shown(name) in drawn(figure)
             assert picture(figure).startswith(b"\x89PNG")
             assert b"<svg" in picture(figure, "svg")
@@ -226,7 +226,7 @@ class TestPictures:
 
     def test_benchmarks(self, name: str, tmp_path: Path) -> None:
         save_speed(
-            [Measured(name, 1.0, 8, "ep, paper", "", 1.0, 1.0, 1.0, 1.0, 1.0, 1, None, "")], tmp_path / "speed.png", name
+            [Measurement(name, 1.0, 8, "ep, paper", "", 1.0, 1.0, 1.0, 1.0, 1.0, 1, None, "")], tmp_path / "speed.png", name
         )
         assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
 
@@ -238,7 +238,7 @@ def test_a_name_is_cut_to_a_line_that_keeps_both_ends() -> None:
     assert shown("a$b", 3) == "a\\$b"
 
 
-def test_a_dollar_looks_like_a_dollar() -> None:
+def test_dollar_signs_are_not_drawn_as_formulas() -> None:
     """The same picture as without any reading of formulas."""
     pictures = []
     for options in ({}, {"parse_math": False}):

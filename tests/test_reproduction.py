@@ -29,7 +29,7 @@ from ffebm.experiment.errors import UserError
 from ffebm.experiment.preset import read_preset
 from ffebm.experiment.report import look, write_report
 from ffebm.experiment.report.accuracy_figure import accuracy_figure
-from ffebm.experiment.report.outcome import Outcome, Row, accuracy_table, rows_of, spread, with_error
+from ffebm.experiment.report.outcome import Comparison, Outcome, accuracy_table, comparisons_of, spread, with_error
 from ffebm.experiment.report.reproduced import claims, report_experiment
 from ffebm.experiment.reproduction import EXPERIMENTS, SCALES, LocalProcesses, Queue, Stage
 from ffebm.experiment.reproduction.experiments import prepare_data
@@ -322,7 +322,7 @@ class TestOutcomes:
         for cell, accuracy in zip(cells, (0.90, 0.80, 0.91, 0.80, 0.92, 0.80), strict=True):
             cell.settings.save(cell.run(tmp_path).settings_file)
             finish(cell.run(tmp_path), accuracy)
-        rows = rows_of([cell.run(tmp_path) for cell in cells])
+        rows = comparisons_of([cell.run(tmp_path) for cell in cells])
         (line,) = accuracy_table(rows).rows
         assert line == (
             "CIFAR-10, 12 layers in blocks of 2 (width 0.03125, 1 epoch)",
@@ -333,9 +333,9 @@ class TestOutcomes:
         assert "does not hold" in claims(SPLIT, rows)[0]
 
     def test_claims_are_judged_by_the_numbers(self) -> None:
-        def row(preset: str, ep: float, id_: float) -> Row:
+        def row(preset: str, ep: float, id_: float) -> Comparison:
             outcomes = {"ep": Outcome(seeds=[0], top1=[ep]), "id": Outcome(seeds=[0], top1=[id_])}
-            return Row(preset, read_preset(preset), outcomes)
+            return Comparison(preset, read_preset(preset), outcomes)
 
         rows = [row("cifar10-l12-bs2", 70, 70.9), row("cifar10-l12-bs3", 72.5, 72), row("cifar10-l6-bs2", 60, 60)]
         agree, over_all, alike = claims(SPLIT, rows)
@@ -358,10 +358,10 @@ class TestOutcomes:
 
     def test_ep_and_id_are_compared_seed_by_seed(self) -> None:
         ep, id_ = Outcome(seeds=[2, 0, 1], top1=[72.0, 50.0, 70.0]), Outcome(seeds=[1, 2], top1=[69.0, 70.0])
-        row = Row("one", read_preset("cifar10-l12-bs2"), {"ep": ep, "id": id_})
+        row = Comparison("one", read_preset("cifar10-l12-bs2"), {"ep": ep, "id": id_})
         assert row.gaps() == [1.0, 2.0]  # of seeds 1 and 2: seed 0 by ID is missing
         assert with_error(row.gaps()) == "+1.50 ± 0.50"
-        assert Row("none", row.settings, {"ep": ep}).gaps() == []
+        assert Comparison("none", row.settings, {"ep": ep}).gaps() == []
 
 
 @pytest.fixture(scope="module")
@@ -471,7 +471,7 @@ class TestReport:
         assert numbers["failures"] == {"another": "Error: <b>gone</b>"}
 
     def test_accuracies_are_drawn(self, tiny: Path) -> None:
-        rows = rows_of([Run.open(tiny / f"cifar10-l6-bs3-{kind}-seed0") for kind in ("ep", "id")])
+        rows = comparisons_of([Run.open(tiny / f"cifar10-l6-bs3-{kind}-seed0") for kind in ("ep", "id")])
         here, paper = accuracy_figure(rows).axes
         assert (tiny / "accuracy.png").read_bytes().startswith(b"\x89PNG")
         assert "<svg" in (tiny / "accuracy.svg").read_text()

@@ -68,7 +68,7 @@ def test_presets_build_the_net_they_name(name: str) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-def test_the_small_preset_is_what_was_measured() -> None:
+def test_the_small_preset_has_the_settings_of_the_cifar10_benchmark() -> None:
     """`make cifar10` trains cifar10-l12-bs2 with overrides, which this preset spares."""
     script = runpy.run_path(str(Path(__file__).parent.parent / "benchmarks" / "cifar10_small.py"))
     name, *overrides = script["SETTINGS"]
@@ -93,7 +93,7 @@ def test_presets_follow_the_paper_where_rows_differ() -> None:
         assert (settings.data.crop_padding, settings.data.flip, settings.optimiser.weight_decay) == (4, True, 3e-4)
 
 
-def test_clamped_outputs_and_batch_norm_go_where_they_are_said_to() -> None:
+def test_clamped_outputs_and_batch_norm_are_where_settings_put_them() -> None:
     model = build_model(read_preset("cifar10-l12-bs2", ["model.width=0.03125"]), (3, 32, 32), 10)
     outputs = [block.energy.activations[-1].name for _, block in model.chain]
     assert [number for number, name in enumerate(outputs, 1) if name.startswith("clamp")] == [2, 4]
@@ -126,7 +126,7 @@ def test_every_estimator_can_be_chosen() -> None:
     assert ep == EquilibriumPropagation(relax, beta=0.3, variant="positive", scale="paper")
 
 
-def test_the_papers_plain_sweeps_are_one_setting_away() -> None:
+def test_plain_sweeps_are_those_of_the_paper() -> None:
     (_, block), *_ = build_model(read_preset("cifar10-l12-bs2", ["model.width=0.0625"]), (3, 32, 32), 10).chain
     assert block.relax == FixedPoint(20, tolerance=3e-3, omega=1.1)
     overrides = ["model.width=0.0625", "sweeps=plain"]
@@ -162,7 +162,7 @@ def test_biases_in_blocks_start_at_the_gain_that_is_asked_for() -> None:
     assert all(torch.equal(faint[name], (0.25 if name in biases else 1) * plain[name]) for name in plain)
 
 
-def test_settings_survive_being_saved(tmp_path: Path) -> None:
+def test_saved_settings_are_read_back_unchanged(tmp_path: Path) -> None:
     for name in preset_names():
         settings = read_preset(
             name, ["data.root=/some/where", "optimiser.clip=1", "model.split=[1, 3]"] if name == "digits" else []
@@ -171,7 +171,7 @@ def test_settings_survive_being_saved(tmp_path: Path) -> None:
         assert read_settings(tmp_path / "settings.toml") == settings
 
 
-def test_nothing_survives_being_saved_where_the_default_is_something(tmp_path: Path) -> None:
+def test_none_is_saved_and_read_back_where_the_default_is_a_number(tmp_path: Path) -> None:
     settings = read_preset("digits", ["relaxation.tolerance=none"])
     assert settings.relaxation.tolerance is None
     settings.save(tmp_path / "settings.toml")
@@ -275,7 +275,7 @@ def test_each_mistake_is_told_once_and_where_it_was_made(tmp_path: Path) -> None
     assert read_settings(path, ["model.split=2", "trainer.keep=2"]).trainer.keep == 2  # a mistake that was mended
 
 
-def test_files_with_mistakes_name_themselves(tmp_path: Path) -> None:
+def test_messages_on_mistakes_in_a_file_name_the_file(tmp_path: Path) -> None:
     path = tmp_path / "my.toml"
     path.write_text("[relaxation]\nnuge_steps = 3\n")
     with pytest.raises(SettingsError, match=r"Unknown key `nuge_steps` in \[relaxation\] of my.toml; did you mean `steps`"):
@@ -350,7 +350,7 @@ def test_only_files_of_a_reasonable_size_are_read(tmp_path: Path) -> None:
         ("seed = 1 " + "x" * 10_000, "Expected newline"),
     ],
 )
-def test_files_that_no_one_wrote_are_answered_at_once(text: str, reason: str, tmp_path: Path) -> None:
+def test_pathological_toml_gives_a_short_message(text: str, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "my.toml"
     path.write_text(text)
     with pytest.raises(SettingsError, match=reason) as caught:
@@ -358,7 +358,7 @@ def test_files_that_no_one_wrote_are_answered_at_once(text: str, reason: str, tm
     assert len(str(caught.value)) < 400
 
 
-def test_rows_of_dots_are_no_keys(tmp_path: Path) -> None:
+def test_dots_in_a_comment_do_not_count_as_keys(tmp_path: Path) -> None:
     path = tmp_path / "my.toml"
     path.write_text(f"# {'.' * 1000}\nseed = 3\n")
     assert read_settings(path).seed == 3
@@ -375,7 +375,7 @@ def test_of_many_mistakes_the_first_are_explained() -> None:
     assert len(str(caught.value).splitlines()) == 1  # one key, however often
 
 
-def test_long_names_are_compared_with_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_suggestions_are_searched_for_long_names_or_beyond_the_first_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Comparing takes the longer, the longer they are."""
     import difflib
 
@@ -432,19 +432,19 @@ def test_values_are_quoted_on_one_line(value: object) -> None:
         assert len(brief_name(value)) <= 80
 
 
-def test_nothing_nested_is_too_deep_to_be_quoted() -> None:
+def test_values_that_hold_themselves_are_quoted() -> None:
     nested: list[object] = []
     nested.append(nested)
     assert "…" in brief(nested)
 
 
-def test_long_times_have_words() -> None:
+def test_durations_are_put_into_words() -> None:
     assert [in_words(seconds) for seconds in (0.2, 1, 59, 3600, 86_400 * 3, 31_557_600, 10**15)] == [
         *("1 second", "1 second", "59 seconds", "1 hour", "3 days", "1 year", "32 million years")
     ]
 
 
-def test_the_digits_are_read_from_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_folder_is_refused_for_the_bundled_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who names a folder means what lies in it."""
     with pytest.raises(
         DataError, match=r"The digits come with scikit-learn: nothing would be read from .*cifar10-small --data"
@@ -487,7 +487,7 @@ def test_building_a_model_twice_leaves_its_weights_as_they_were() -> None:
 
 
 @given(st.text(max_size=30))
-def test_no_override_crashes(text: str) -> None:
+def test_any_override_gives_settings_or_a_settings_error(text: str) -> None:
     """Whatever is typed gives settings or a sentence."""
     with suppress(SettingsError):
         assert read_preset("digits", [f"model.width={text}"]).model.width > 0

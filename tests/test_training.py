@@ -23,7 +23,7 @@ from torch import nn
 from ffebm import DivergenceError, EquilibriumPropagation
 from ffebm.diagnostics import gradients
 from ffebm.experiment.architectures import build_model
-from ffebm.experiment.data import digits
+from ffebm.experiment.data import Batch, digits
 from ffebm.experiment.data.dataset import Samples
 from ffebm.experiment.evaluation import evaluate
 from ffebm.experiment.packing import packed
@@ -93,7 +93,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_run_leaves_everything_behind(finished: Path) -> None:
+def test_a_run_writes_all_of_its_files(finished: Path) -> None:
     assert {path.name for path in finished.iterdir()} == {
         ".lock",
         "checkpoints",
@@ -132,7 +132,7 @@ def test_tensorboard_has_the_curves(finished: Path) -> None:
     assert "residual/block 1" in events.Tags()["scalars"]
 
 
-def test_training_accuracy_and_losses_are_those_of_the_model(finished: Path) -> None:
+def test_recorded_test_loss_and_accuracy_are_those_of_the_saved_weights(finished: Path) -> None:
     """The last row's test loss and accuracy, recomputed without any of the code under test."""
 
     full = digits()
@@ -145,7 +145,7 @@ def test_training_accuracy_and_losses_are_those_of_the_model(finished: Path) -> 
     assert last["test_loss"] == pytest.approx(torch.nn.functional.cross_entropy(logits, y).item(), rel=1e-5)
 
 
-def test_a_run_is_made_again_from_its_settings(finished: Path, tmp_path: Path) -> None:
+def test_a_run_repeated_from_its_settings_is_the_same_to_the_bit(finished: Path, tmp_path: Path) -> None:
     from ffebm.experiment.settings import read_settings
 
     train(read_settings(finished / "settings.toml"), Run.create(tmp_path / "again", ""), console())
@@ -182,7 +182,7 @@ def calibrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("step", [2, 5, 8])
-def test_a_run_goes_on_with_the_sweeps_it_had(
+def test_a_resumed_run_keeps_its_calibrated_sweeps(
     calibrated: Path, tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calibrating, "SOONEST", 3)
@@ -196,7 +196,7 @@ def test_a_run_goes_on_with_the_sweeps_it_had(
     assert_same_run(calibrated, run.folder)
 
 
-def test_calibrated_runs_are_tested_settled(calibrated: Path) -> None:
+def test_calibrated_runs_are_evaluated_with_settled_blocks(calibrated: Path) -> None:
     """So that the accuracy of a run is that of its weights, whatever sweeps they were trained with."""
     *_, row = Run(calibrated).metrics()
     assert 1 <= row["free_sweeps"] <= 20
@@ -214,7 +214,7 @@ def test_a_quality_out_of_reach_is_reported_once(tmp_path: Path, monkeypatch: py
     assert text(shown).count("0.9999 is asked for. Slowest is block") == 1
 
 
-def test_calibration_asks_no_other_process() -> None:
+def test_calibration_does_not_synchronise_batch_norms() -> None:
     """Its batch-norms are on their own, also where those of training are synchronised."""
     learner, x, y = model_and_images()
     synchronised = nn.SyncBatchNorm.convert_sync_batchnorm(learner.model)
@@ -297,7 +297,7 @@ class Bomb:
         return Path.touch, (self.path,)
 
 
-def test_foreign_checkpoints_are_not_run(tmp_path: Path) -> None:
+def test_code_in_foreign_checkpoints_is_not_executed(tmp_path: Path) -> None:
     path, marker = tmp_path / "step-00000001.safetensors", tmp_path / "executed"
     torch.save({"state_dict": Bomb(marker)}, path)
     with pytest.raises(RunError, match="is not a sound checkpoint"):
@@ -387,7 +387,7 @@ def test_every_estimator_trains(tmp_path: Path, kind: str) -> None:
     "override",
     ["trainer.precision=bf16-mixed", "optimiser.kind=sgd", "optimiser.kind=adamw", "optimiser.clip=1", "data.workers=1"],
 )
-def test_other_ways_to_train(tmp_path: Path, override: str) -> None:
+def test_training_learns_in_other_precisions_optimisers_and_with_workers(tmp_path: Path, override: str) -> None:
     history = run_small(tmp_path / "run", override, "optimiser.learning_rate=0.01").history
     assert history[1]["train_loss"] < history[0]["train_loss"]
 
@@ -397,7 +397,7 @@ def test_workers_do_not_change_a_run(finished: Path, tmp_path: Path) -> None:
     assert_same_run(finished, tmp_path / "run")
 
 
-def test_deterministic_algorithms_suffice(finished: Path, tmp_path: Path) -> None:
+def test_training_works_with_deterministic_algorithms(finished: Path, tmp_path: Path) -> None:
     try:
         run_small(tmp_path / "run", "trainer.deterministic=true")
     finally:
@@ -430,6 +430,20 @@ def test_a_gradient_that_is_not_finite_stops_the_run_and_is_named(tmp_path: Path
     monkeypatch.setattr(Learner, "on_after_backward", poisoned)
     with pytest.raises(HealthError, match=r"gradient of the stage before block 2 of 2 is not finite at step 1"):
         run_small(tmp_path / "run")
+
+
+def test_a_failure_between_synchronised_batch_norms_waits_for_no_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are in the middle of a batch-norm: who asks them anything else waits for ever."""
+
+    def diverge(*_: object) -> None:
+        raise DivergenceError("block 2 of 2", 3, 1e9, "Lower the learning rate.")
+
+    learner, x, y = model_and_images()
+    learner.model = nn.SyncBatchNorm.convert_sync_batchnorm(learner.model)
+    monkeypatch.setattr(learner.model, "forward", diverge)
+    monkeypatch.setattr(learner, "fail_together", lambda _: pytest.fail("asked the other processes"))
+    with pytest.raises(HealthError, match=r"relaxation of block 2 of 2 diverged.* This was step 1; no step was taken with it"):
+        learner.training_step(Batch(x, y, len(y)), 0)
 
 
 def model_and_images(*overrides: str) -> tuple[Learner, torch.Tensor, torch.Tensor]:
@@ -479,7 +493,7 @@ def test_blocks_whose_batch_norm_does_not_normalise_are_named(eps: str, named: l
     assert (drive.std() < 0.1) == bool(named)  # what the warning is about
 
 
-def test_a_warning_comes_once() -> None:
+def test_a_health_warning_is_shown_once() -> None:
     shown = console()
     health = Health(shown)
     learner, x, _ = model_and_images()
@@ -511,7 +525,7 @@ def test_settings_that_no_model_fits_are_refused(override: str, message: str | N
             preparing.prepare(small(override))
 
 
-def test_writes_are_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
     from ffebm.experiment.files import write_atomically
 
     path = tmp_path / "file"
@@ -527,7 +541,7 @@ def test_writes_are_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
-def test_signals_outside_the_main_thread_are_left_alone(tmp_path: Path) -> None:
+def test_training_works_outside_the_main_thread(tmp_path: Path) -> None:
     from threading import Thread
 
     failures: list[BaseException] = []
@@ -545,7 +559,9 @@ def test_signals_outside_the_main_thread_are_left_alone(tmp_path: Path) -> None:
     assert checkpoints_module.SIGNALS == (signal.SIGINT, signal.SIGTERM)
 
 
-def test_a_backward_pass_that_diverges_stops_the_run_with_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backward_pass_that_diverges_stops_the_run_with_a_one_line_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def diverge(*_: object) -> None:
         raise DivergenceError("block 2 of 2", 3, 1e9, "Lower the learning rate.")
 
@@ -555,7 +571,7 @@ def test_a_backward_pass_that_diverges_stops_the_run_with_a_line(tmp_path: Path,
 
 
 @pytest.mark.parametrize(("beta", "far"), [(0.05, False), (50.0, True)])
-def test_the_first_gradient_is_held_against_recurrent_backprop_once(tmp_path: Path, beta: float, far: bool) -> None:
+def test_the_first_gradient_is_compared_with_recurrent_backprop_once(tmp_path: Path, beta: float, far: bool) -> None:
     shown = console()
     run = Run.create(tmp_path / "run", "")
     train(small(f"gradient.beta={beta}", "gradient.steps=10", "relaxation.steps=40"), run, shown)

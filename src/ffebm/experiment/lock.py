@@ -18,7 +18,7 @@ except ImportError:  # Windows
 
 
 @contextmanager
-def held(path: Path, patience: float = 0.0) -> Iterator[bool]:
+def locked(path: Path, patience: float = 0.0) -> Iterator[bool]:
     """Hold the lock of a file, which is made if need be; gives False where another process keeps it for `patience` seconds.
 
     Whoever holds it may remove the file, and the folder that it is in. A lock on a file that others no longer find is none.

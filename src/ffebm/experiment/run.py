@@ -23,12 +23,11 @@ from ffebm.checks import brief, brief_name
 from ffebm.experiment.data import Description
 from ffebm.experiment.errors import Remark, UserError
 from ffebm.experiment.files import read_regular, write_atomically
-from ffebm.experiment.lock import held
+from ffebm.experiment.lock import locked
 from ffebm.experiment.packing import SUFFIX, unpacked
 from ffebm.experiment.sealed import SealError, UnsealedError, seal, unseal
 from ffebm.experiment.settings import Settings, read_settings
 
-Row = Mapping[str, float]
 PATIENCE = 8.0  # seconds that a lock is waited for: helpers of a killed process hold it a little longer
 LARGEST = 1 << 22  # bytes of a file of texts in a run folder: twenty thousand epochs are less
 COLUMNS = ("epoch", "step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "test_top5", "residual", "seconds")
@@ -106,7 +105,7 @@ class Run:
         """
         if not new and not self.folder.is_dir():
             raise RunError(f"{self.folder} is not there any more: it was removed by somebody else.")
-        with held(self.lock_file, PATIENCE) as ours:
+        with locked(self.lock_file, PATIENCE) as ours:
             if not ours:
                 raise RunError(f"{self.folder} is being trained by another process: stop that one first.")
             if new and self.holds_something:
@@ -126,7 +125,7 @@ class Run:
 
     def discard_if_empty(self) -> None:
         """Undo `create` when nothing came of it."""
-        with suppress(OSError), held(self.lock_file) as ours:
+        with suppress(OSError), locked(self.lock_file) as ours:
             if ours and not self.holds_something:  # else another process has begun here
                 self.lock_file.unlink()
                 self.folder.rmdir()
@@ -202,7 +201,7 @@ class Run:
             before = []
         write_atomically(path, json.dumps([*before, environment], indent=2).encode())
 
-    def save_metrics(self, rows: Sequence[Row]) -> None:
+    def save_metrics(self, rows: Sequence[Mapping[str, float]]) -> None:
         """One row an epoch."""
         text = io.StringIO()
         writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
@@ -283,10 +282,15 @@ class Run:
         for path in self.checkpoints():
             try:
                 content = read_checkpoint(path)
-                check(content)
-                return path, content, reports
             except RunError as error:
-                reports.append(str(error) if str(path) in str(error) else f"{path} cannot be used: {error}")
+                reports.append(str(error))
+                continue
+            try:
+                check(content)
+            except RunError as error:
+                reports.append(f"{path} cannot be used: {error}")
+                continue
+            return path, content, reports
         old = [] if reports else sorted(self.checkpoint_folder.glob("step-*.ckpt"))
         if old:
             reports.append(f"{old[-1]} was written by an earlier version, in a format that this one does not read.")

@@ -1,7 +1,7 @@
 """How fast gradients are, how good, and what they need."""
 
 from ffebm.experiment.benchmark.profile import by_block, by_operation
-from ffebm.experiment.benchmark.speed import PLAIN, Row, inference_memory, measure
+from ffebm.experiment.benchmark.speed import PLAIN, Measurement, inference_memory, measure
 from ffebm.experiment.benchmark.subjects import NETS, PAPER, STEADY, Method, Net, Schedule, methods
 
 __all__ = [
@@ -9,9 +9,9 @@ __all__ = [
     "PAPER",
     "PLAIN",
     "STEADY",
+    "Measurement",
     "Method",
     "Net",
-    "Row",
     "Schedule",
     "by_block",
     "by_operation",

@@ -18,9 +18,9 @@ from rich.table import Table
 from ffebm.checks import brief
 from ffebm.experiment.benchmark.figure import save_speed
 from ffebm.experiment.benchmark.profile import by_block, by_operation
-from ffebm.experiment.benchmark.speed import WATCHED, Row, images, measure, step, train
+from ffebm.experiment.benchmark.speed import WATCHED, Measurement, images, measure, step, train
 from ffebm.experiment.benchmark.subjects import FINE, GOOD, NETS, PAPER, Method, Net, methods, noise
-from ffebm.experiment.data import Dataset, check, default_folder, digits, load
+from ffebm.experiment.data import Dataset, State, condition_of, default_folder, digits, load
 from ffebm.experiment.environment import describe_environment
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.files import write_atomically
@@ -49,7 +49,7 @@ def run_benchmark(
     output: Path | None,
     out: Console,
     notes: Console,
-) -> list[Row]:
+) -> list[Measurement]:
     chosen = [parse(net) for net in nets or (GRID if everything else USUAL)]
     if data is not None and not (trained and any(net.name != "dense" for net in chosen)):
         raise UserError(
@@ -60,7 +60,7 @@ def run_benchmark(
     if threads is not None:
         torch.set_num_threads(threads)
     pictures = _data(data) if trained else None
-    rows: list[Row] = []
+    rows: list[Measurement] = []
     with notes.status("") as status:
         for number, net in enumerate(chosen, 1):
             place = f"{number} of {len(chosen)} · "
@@ -100,12 +100,12 @@ def _data(folder: Path | None) -> Dataset:
     folder = folder or default_folder()
     if folder is None:
         return digits()
-    if not check(folder)["cifar10"].startswith("complete"):
+    if condition_of("cifar10", folder).state is not State.COMPLETE:
         raise UserError(f"There is no complete CIFAR-10 in {folder}: `ffebm data check {shlex.quote(str(folder))}` says more.")
     return load("cifar10", folder)
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def cells(row: Measurement) -> tuple[str, ...]:
     return (
         row.title,
         row.sweeps,
@@ -118,7 +118,7 @@ def cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def _shown(net: Net, rows: Sequence[Row]) -> Table:
+def _shown(net: Net, rows: Sequence[Measurement]) -> Table:
     shown = Table(title=net.label, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for name in HEADER:
         shown.add_column(name, justify="left" if name in HEADER[:2] else "right", no_wrap=True, min_width=len(name))
@@ -146,7 +146,7 @@ def _profile(net: Net, method: Method, trained: int, data: Dataset | None, notes
     notes.print(found)
 
 
-def _write(rows: Sequence[Row], output: Path, trained: int, data: Dataset | None) -> None:
+def _write(rows: Sequence[Measurement], output: Path, trained: int, data: Dataset | None) -> None:
     place = describe_environment(seed=0)
     weights = "initial weights"
     if trained and data is not None:
@@ -157,7 +157,7 @@ def _write(rows: Sequence[Row], output: Path, trained: int, data: Dataset | None
     save_speed(rows, output / "speed.png", weights)
 
 
-def summary(rows: Sequence[Row], weights: str, place: Mapping[str, Any]) -> str:
+def summary(rows: Sequence[Measurement], weights: str, place: Mapping[str, Any]) -> str:
     """What was measured, as Markdown; `place` describes the environment."""
     command = code(shlex.join(["ffebm", *place["command"][1:]]))
     lines = [

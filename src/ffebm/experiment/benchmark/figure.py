@@ -8,14 +8,14 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ffebm.experiment.benchmark.speed import PLAIN, Row
+from ffebm.experiment.benchmark.speed import PLAIN, Measurement
 from ffebm.experiment.figures import picture, shown
 from ffebm.experiment.files import write_atomically
 
 COLOURS = {"ep": "#1b62a5", "id": "#d9822b", "recurrent-backprop": "#3a9d5d", "bptt": "#8c96a3"}
 
 
-def save_speed(rows: Sequence[Row], path: Path, weights: str) -> None:
+def save_speed(rows: Sequence[Measurement], path: Path, weights: str) -> None:
     """Time of each gradient beside plain backprop, and how good it is, one panel for every net."""
     labels = list(dict.fromkeys(row.label for row in rows))
     columns = min(3, len(labels))
@@ -30,7 +30,7 @@ def save_speed(rows: Sequence[Row], path: Path, weights: str) -> None:
     write_atomically(path, picture(figure))
 
 
-def _panel(axes: Axes, rows: Sequence[Row], label: str) -> None:
+def _panel(axes: Axes, rows: Sequence[Measurement], label: str) -> None:
     methods = [row for row in rows if row.method != PLAIN][::-1]
     colours = [COLOURS[row.method.split(", ")[0]] for row in methods]
     axes.barh([row.title for row in methods], [row.ratio for row in methods], color=colours)

@@ -22,7 +22,7 @@ WATCHED = 64  # other samples, which calibration looks at
 
 
 @dataclass(frozen=True)
-class Row:
+class Measurement:
     """One method on one net."""
 
     net: str
@@ -60,7 +60,7 @@ def measure(
     data: Dataset | None = None,
     quality: bool = True,
     say: Callable[[str], object] = str,
-) -> list[Row]:
+) -> list[Measurement]:
     """Time all methods in turn, then count operations and memory, then compare gradients.
 
     Args:
@@ -91,15 +91,15 @@ def measure(
     for method in methods:
         tasks[method.name]()
         sweeps[method.name] = method.sweeps(model)
-    held = {name: sum(p.nbytes for p in (plain if name == PLAIN else model).parameters()) for name in tasks}
-    alive = {name: held[name] + peak_memory(task) for name, task in tasks.items()}
+    weight_bytes = {name: sum(p.nbytes for p in (plain if name == PLAIN else model).parameters()) for name in tasks}
+    alive = {name: weight_bytes[name] + peak_memory(task) for name, task in tasks.items()}
     worst: dict[str, tuple[float | None, str]] = dict.fromkeys(tasks, (None, ""))
     if quality:
         say(f"{net.label}: comparing gradients")
         worst |= compare(model, methods, x[:COMPARED], y[:COMPARED])
     peak = size / seconds[PEAK]
     return [
-        Row(
+        Measurement(
             net.name,
             net.width,
             net.batch,

@@ -31,13 +31,12 @@ def check(
         raise UserError(f"There is no folder {brief_name(str(folder), 200)}.")
     with notes.status("Reading …"):
         report = data.check(folder)
-    colours = {"complete": "green", "damaged": "red", "partial": "yellow", "absent": "dim"}
+    colours = {data.State.COMPLETE: "green", data.State.DAMAGED: "red", data.State.PARTIAL: "yellow", data.State.ABSENT: "dim"}
     table = Table("data set", "state", "")
-    for name, sentence in report.items():
-        state, _, rest = sentence.partition(": ")
-        table.add_row(name, f"[{colours[state]}]{state}[/]", escape(rest))
+    for name, found in report.items():
+        table.add_row(name, f"[{colours[found.state]}]{found.state}[/]", escape(found.details))
     out.print(table)
-    if any(sentence.startswith("damaged") for sentence in report.values()):
+    if any(found.state is data.State.DAMAGED for found in report.values()):
         raise typer.Exit(1)
 
 

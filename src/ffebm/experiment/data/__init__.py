@@ -1,7 +1,8 @@
 """Data sets: read from their official files, held as tensors, augmented batch by batch."""
 
 from ffebm.experiment.data.batches import Batch, Batches
-from ffebm.experiment.data.catalogue import NAMES, check, default_folder, load
+from ffebm.experiment.data.catalogue import NAMES, check, condition_of, default_folder, load
+from ffebm.experiment.data.condition import Condition, State
 from ffebm.experiment.data.dataset import DataError, Dataset, Description, Samples
 from ffebm.experiment.data.digits import digits
 
@@ -9,11 +10,14 @@ __all__ = [
     "NAMES",
     "Batch",
     "Batches",
+    "Condition",
     "DataError",
     "Dataset",
     "Description",
     "Samples",
+    "State",
     "check",
+    "condition_of",
     "default_folder",
     "digits",
     "load",

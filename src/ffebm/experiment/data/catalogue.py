@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ffebm.checks import brief_name, check_choice
 from ffebm.experiment.data.cifar import read_cifar10, read_cifar100
+from ffebm.experiment.data.condition import Condition, State
 from ffebm.experiment.data.dataset import DataError, Dataset
 from ffebm.experiment.data.digits import digits
 from ffebm.experiment.data.idx import read_fashion_mnist, read_mnist
@@ -73,24 +74,25 @@ def default_folder() -> Path | None:
     return folder_in_environment()
 
 
-def check(root: Path) -> dict[str, str]:
-    """For every data set, what is there: the answer is a sentence that starts with complete, damaged, partial or absent."""
-    report = {}
-    for name, entry in ENTRIES.items():
-        folder = _folder(entry, root)
-        if folder is None or not any(folder.iterdir()):
-            report[name] = f"absent: no {entry.folders[0]} here"
-            continue
-        try:
-            dataset = entry.read(folder)
-        except DataError as error:
-            report[name] = f"damaged: {error}"
-            continue
-        sizes = len(dataset.train), len(dataset.test)
-        counts = f"{sizes[0]:,} training and {sizes[1]:,} test images in {folder}"
-        official = f"the official set has {entry.train:,} and {entry.test:,}"
-        report[name] = f"complete: {counts}" if sizes == (entry.train, entry.test) else f"partial: {counts}; {official}"
-    return report
+def check(root: Path) -> dict[str, Condition]:
+    """What `root` holds of every data set."""
+    return {name: condition_of(name, root) for name in ENTRIES}
+
+
+def condition_of(name: str, root: Path) -> Condition:
+    """What `root` holds of a data set, found by reading all of it."""
+    entry = ENTRIES[name]
+    folder = _folder(entry, root)
+    if folder is None or not any(folder.iterdir()):
+        return Condition(State.ABSENT, f"no {entry.folders[0]} here")
+    try:
+        dataset = entry.read(folder)
+    except DataError as error:
+        return Condition(State.DAMAGED, str(error), folder)
+    counts = len(dataset.train), len(dataset.test)
+    if counts != (entry.train, entry.test):
+        return Condition(State.PARTIAL, f"the official set has {entry.train:,} and {entry.test:,}", folder, counts)
+    return Condition(State.COMPLETE, folder=folder, counts=counts)
 
 
 def _folder(entry: Entry, root: Path) -> Path | None:

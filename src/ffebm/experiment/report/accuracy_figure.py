@@ -9,13 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ffebm.experiment.figures import shown
-from ffebm.experiment.report.outcome import GRADIENTS, Row
+from ffebm.experiment.report.outcome import GRADIENTS, Comparison
 
 LOOKS = {"ep": ("#1b62a5", "o"), "id": ("#d1701c", "D"), "recurrent-backprop": ("#4d8f57", "s"), "bptt": ("#7a5ba6", "^")}
 APART = 0.24  # between the gradients of a row
 
 
-def accuracy_figure(rows: Sequence[Row]) -> Figure:
+def accuracy_figure(rows: Sequence[Comparison]) -> Figure:
     """A line for each net: mean and spread over seeds, faint marks for the seeds; the paper's in a panel of its own."""
     printed = any(row.score(kind) for row in rows for kind in ("ep", "id"))
     labels = [shown(row.label) for row in rows]

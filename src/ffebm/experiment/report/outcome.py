@@ -40,7 +40,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Row:
+class Comparison:
     """One recipe, by every gradient that it was trained by."""
 
     label: str
@@ -65,14 +65,14 @@ class Row:
         return self.outcomes.get(kind, Outcome())
 
 
-def rows_of(runs: Sequence[Run]) -> list[Row]:
+def comparisons_of(runs: Sequence[Run]) -> list[Comparison]:
     """Runs by recipe, in the order in which recipes first come."""
-    found: dict[str, Row] = {}
+    found: dict[str, Comparison] = {}
     for run in runs:
         settings = run.settings()
         gradient = settings.gradient.model_copy(update={"kind": "ep"})
         same = settings.recipe.model_copy(update={"seed": 0, "gradient": gradient}).model_dump_json()
-        row = found.setdefault(same, Row(recipe_label(settings, run), settings, {}))
+        row = found.setdefault(same, Comparison(recipe_label(settings, run), settings, {}))
         row.outcomes.setdefault(settings.gradient.kind, Outcome()).add(run, settings)
     return list(found.values())
 
@@ -86,7 +86,7 @@ def recipe_label(settings: Settings, run: Run) -> str:
 
 
 def accuracy_table(
-    rows: Sequence[Row], title: str = "Top-1 accuracy", published: Sequence[Published] = (), *, top5: bool = False
+    rows: Sequence[Comparison], title: str = "Top-1 accuracy", published: Sequence[Published] = (), *, top5: bool = False
 ) -> Table:
     """Mean and spread over seeds beside the paper's, in per cent, with the differences; what others printed comes last."""
     kinds = [kind for kind in GRADIENTS if any(kind in row.outcomes for row in rows)]
@@ -117,7 +117,7 @@ def accuracy_table(
     return Table(f"{title} (EP − ID: ± its standard error)" if both and several else title, tuple(header), lines)
 
 
-def time_table(rows: Sequence[Row]) -> Table:
+def time_table(rows: Sequence[Comparison]) -> Table:
     """How long training took, and how many seeds there are."""
     kinds = [kind for kind in GRADIENTS if any(kind in row.outcomes for row in rows)]
     header = ["net"]
@@ -136,7 +136,7 @@ def time_table(rows: Sequence[Row]) -> Table:
     return Table("Training time, h:mm:ss, without tests", tuple(header), lines)
 
 
-def tables(rows: Sequence[Row], published: Sequence[Published] = ()) -> list[Table]:
+def tables(rows: Sequence[Comparison], published: Sequence[Published] = ()) -> list[Table]:
     """All that a report shows of these runs."""
     many = any(_printed(row.score("ep"), top5=True)[0] is not None for row in rows)
     accuracies = [accuracy_table(rows, published=published)]

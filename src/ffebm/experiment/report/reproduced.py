@@ -11,7 +11,7 @@ from rich.console import Console
 
 from ffebm.experiment.report.markdown import markdown
 from ffebm.experiment.report.microscope import Microscope, look_if_possible
-from ffebm.experiment.report.outcome import Row, rows_of, with_error
+from ffebm.experiment.report.outcome import Comparison, comparisons_of, with_error
 from ffebm.experiment.report.writing import write_report
 from ffebm.experiment.reproduction.cell import Cell, Stage
 from ffebm.experiment.reproduction.experiments import SCALES, Experiment
@@ -44,7 +44,7 @@ def report_experiment(
     cells = [*begun, *(cell for cell in cells if cell not in begun)]
     runs = [cell.run(folder) for cell in begun]
     finished = [cell.run(folder) for cell in begun if cell.progress(folder).stage is Stage.FINISHED]
-    rows = rows_of(runs)
+    rows = comparisons_of(runs)
     besides = f" Besides: {', '.join(overrides)}." if overrides else ""
     words = [f"Scale {scale}: {SCALES[scale].words}.{besides} {len(finished)} of {len(cells)} runs are finished."]
     if scale == "tiny":
@@ -66,7 +66,7 @@ def report_experiment(
     return markdown(replace(document, sections=document.sections[:1]))
 
 
-def claims(experiment: Experiment, rows: Sequence[Row]) -> list[str]:
+def claims(experiment: Experiment, rows: Sequence[Comparison]) -> list[str]:
     """What the paper claims, held against the runs."""
     said: list[str] = []
     gaps = {row.label: row.gaps() for row in rows if row.gaps()}

@@ -18,7 +18,7 @@ from ffebm.experiment.report.accuracy_figure import accuracy_figure
 from ffebm.experiment.report.document import Chart, Curve, Document, Listing, Part, Picture, Section, Table, Text
 from ffebm.experiment.report.markdown import markdown
 from ffebm.experiment.report.microscope import Microscope
-from ffebm.experiment.report.outcome import GRADIENTS, Row, recipe_label, rows_of, tables
+from ffebm.experiment.report.outcome import GRADIENTS, Comparison, comparisons_of, recipe_label, tables
 from ffebm.experiment.report.page import page
 from ffebm.experiment.reproduction.published import Published
 from ffebm.experiment.reproduction.static import Static
@@ -52,7 +52,7 @@ def write_report(
     write_atomically(folder / "report.md", markdown(document).encode("utf-8", "replace"))
     write_json(folder / "report.json", document.numbers)
     write_atomically(folder / "report.html", page(document).encode("utf-8", "replace"))
-    rows = rows_of(runs)
+    rows = comparisons_of(runs)
     if _finished(rows):
         figure = accuracy_figure(rows)
         for kind in ("png", "svg"):
@@ -69,7 +69,7 @@ def compose(
     microscopes: Sequence[Microscope],
     failures: Mapping[str, str],
 ) -> Document:
-    rows = rows_of(runs)
+    rows = comparisons_of(runs)
     sections: list[Section] = []
     opening: list[Part] = [Text(text) for text in words]
     opening += tables(rows, published) if rows else []
@@ -94,11 +94,11 @@ def compose(
     return Document(title, sections, numbers)
 
 
-def _finished(rows: Sequence[Row]) -> bool:
+def _finished(rows: Sequence[Comparison]) -> bool:
     return any(outcome.top1 for row in rows for outcome in row.outcomes.values())
 
 
-def _numbers(row: Row) -> dict[str, Any]:
+def _numbers(row: Comparison) -> dict[str, Any]:
     paper = None if row.settings.paper is None else row.settings.paper.model_dump(mode="json")
     return {"net": row.label, "paper": paper, "outcomes": {kind: asdict(outcome) for kind, outcome in row.outcomes.items()}}
 
@@ -108,7 +108,7 @@ def _static_numbers(static: Static) -> dict[str, Any]:
     return {"title": static.title, "samples": static.samples, "beta": static.beta, "sweeps": static.sweeps, "layers": layers}
 
 
-def _missing(rows: Sequence[Row], failures: Mapping[str, str]) -> list[str]:
+def _missing(rows: Sequence[Comparison], failures: Mapping[str, str]) -> list[str]:
     open_ = [name for row in rows for outcome in row.outcomes.values() for name in outcome.unfinished if name not in failures]
     texts = [f"Failed: {name}: {said}" for name, said in failures.items()]
     return [*texts, *([f"Not finished: {', '.join(open_)}."] if open_ else [])]
@@ -214,7 +214,7 @@ def _origin(runs: Sequence[Run], static: Sequence[Static]) -> list[Part]:
     parts += [Text(place) for place in places]
     if runs:
         parts.append(Listing("Commands that make each run again", "\n".join(remake_command(run) for run in runs)))
-    for row in rows_of(runs):
+    for row in comparisons_of(runs):
         seeds = sorted({seed for outcome in row.outcomes.values() for seed in outcome.seeds})
         title = f"Settings of {row.label}; gradients {', '.join(row.outcomes)}; seeds {', '.join(map(str, seeds))}"
         parts.append(Listing(title, tomli_w.dumps(row.settings.as_toml())))

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from ffebm.experiment.clock import clock
 from ffebm.experiment.errors import UserError
-from ffebm.experiment.lock import held
+from ffebm.experiment.lock import locked
 from ffebm.experiment.reproduction.cell import Cell, Progress, Stage
 from ffebm.experiment.reproduction.launcher import Launcher
 
@@ -75,7 +75,7 @@ class Queue:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Keep a second queue out of the folder, where the system has such locks."""
-        with held(self.folder / "queue.lock") as ours:
+        with locked(self.folder / "queue.lock") as ours:
             if not ours:
                 raise UserError(f"Another `ffebm reproduce` works in {self.folder}: let it finish, or stop it first.")
             yield

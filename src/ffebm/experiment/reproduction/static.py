@@ -95,12 +95,12 @@ class Static:
         start = f"{layer.name} (block {layer.block}): cosine {layer.cosine:.5f}"
         if layer.ep_truth is None or layer.id_truth is None:
             return f"{start}; there is no converged gradient to say which is off: {self.trouble}"
-        held = f"{start}; with the converged gradient EP has {layer.ep_truth:.5f} and ID {layer.id_truth:.5f}"
+        compared = f"{start}; with the converged gradient EP has {layer.ep_truth:.5f} and ID {layer.id_truth:.5f}"
         if layer.id_truth < TRUSTED and layer.ep_truth < TRUSTED:
-            return f"{held}: {self.sweeps} sweeps are too few for both"
+            return f"{compared}: {self.sweeps} sweeps are too few for both"
         if layer.id_truth < TRUSTED:
-            return f"{held}: {self.sweeps} sweeps are too few for ID"
-        return f"{held}: β {self.beta} is too large for EP, or rounding too coarse"
+            return f"{compared}: {self.sweeps} sweeps are too few for ID"
+        return f"{compared}: β {self.beta} is too large for EP, or rounding too coarse"
 
 
 def analyse_initial(scale: str, data: Path | None = None, seed: int = 0, shown: int = 5) -> Static:

@@ -36,7 +36,7 @@ class Section(BaseModel):
 
     @field_validator("*")
     @classmethod
-    def _held(cls, value: Any) -> Any:
+    def _check_storable(cls, value: Any) -> Any:
         """Nothing passes that a tensor, a counter or the saved file could not hold."""
         for part in value if isinstance(value, list) else [value]:
             if isinstance(part, float) and part != 0 and not SMALLEST <= abs(part) <= LARGEST:

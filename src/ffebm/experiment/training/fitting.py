@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ def train(settings: Settings, run: Run, console: Console | None = None) -> Learn
     """Train from the beginning, into a fresh folder."""
     console = console or Console(stderr=True)
     learner = prepare(settings, console)
-    with _held(learner, run, new=True):
+    with _folder_locked(learner, run, new=True):
         _fit(learner, run, console, None)
     return learner
 
@@ -57,7 +56,7 @@ def resume(run: Run, console: Console | None = None, root: Path | None = None) -
     moved = settings if root is None else settings.model_copy(update={"data": settings.data.at(root)})
     learner = prepare(moved, console)
     pattern = Pattern.of(learner)
-    with _held(learner, run):
+    with _folder_locked(learner, run):
         checkpoint, content, damaged = run.newest_checkpoint(lambda found: check_resumable(found, learner, pattern))
         if checkpoint is None and damaged:
             raise RunError(
@@ -77,11 +76,9 @@ def resume(run: Run, console: Console | None = None, root: Path | None = None) -
     return learner
 
 
-@contextmanager
-def _held(learner: Learner, run: Run, *, new: bool = False) -> Iterator[None]:
+def _folder_locked(learner: Learner, run: Run, *, new: bool = False) -> AbstractContextManager[None]:
     """The folder is this run's alone, from before the first byte is written; processes besides the first write none."""
-    with run.locked(new=new) if is_first(learner.settings.trainer.processes) else nullcontext():
-        yield
+    return run.locked(new=new) if is_first(learner.settings.trainer.processes) else nullcontext()
 
 
 def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None) -> None:
@@ -171,5 +168,5 @@ def _explain(error: BaseException, learner: Learner, checkpoint: Path | None) ->
 
 
 def _together() -> DDPStrategy:
-    """Processes wait for each other once a step, for the gradient: batch-norm's statistics can wait until they are used."""
+    """Processes wait for each other before and after a backward pass: batch-norm's statistics can wait until they are used."""
     return DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True)

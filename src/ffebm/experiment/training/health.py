@@ -48,9 +48,8 @@ class Health(Callback):
         assert isinstance(pl_module, Learner)
         total = torch.stack([p.grad.square().sum() for p in pl_module.parameters() if p.grad is not None]).sum()
         if not bool(total.isfinite()):
-            # Gradients are averaged: no process has a finite one if one has not.
-            failure = pl_module.first_failure(pl_module.failure)
-            raise HealthError(failure or not_finite(pl_module.model, trainer.global_step + 1))
+            # Gradients are averaged over processes: all find the same.
+            raise HealthError(not_finite(pl_module.model, trainer.global_step + 1))
         if trainer.global_step % self.every == 0 and trainer.is_global_zero:
             self._report(without_error(pl_module.model))
 

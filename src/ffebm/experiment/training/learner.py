@@ -40,7 +40,6 @@ class Learner(LightningModule):
         self.training_sums = torch.zeros(4, dtype=torch.float64)  # samples, loss, right, residual
         self.test_sums = torch.zeros(4, dtype=torch.float64)  # samples, loss, right, among the first five
         self.sweeps: dict[str, float] = {}  # of the free and the nudged phase, the mean over blocks, where they are calibrated
-        self.failure = ""  # why this process cannot go on
         self.restoring = False  # from a checkpoint, whose fault it is if something goes wrong meanwhile
         self.seconds = 0.0  # that training took, before and since the last resumption
         self._clock = time.perf_counter()
@@ -86,13 +85,16 @@ class Learner(LightningModule):
         return batch._replace(x=batch.x.to(memory_format=torch.channels_last))
 
     def training_step(self, batch: Batch, _index: int) -> Tensor:
+        output = None
         try:
             output = self.model(batch.x, batch.y)
             failure = "" if bool(output.losses.detach().isfinite().all()) else self._lost()
         except (DivergenceError, ValueError) as error:  # which name the block
-            output, failure = None, f"{error} This was step {self.global_step + 1}; no step was taken with it."
-        if failure:
-            return self._poisoned(failure, None if output is None else output.losses)
+            failure = f"{error} This was step {self.global_step + 1}; no step was taken with it."
+            if any(isinstance(module, nn.SyncBatchNorm) for module in self.model.modules()):
+                # The others are asking for our share of a batch-norm, not whether we failed. They end when this one is gone.
+                raise HealthError(failure) from None
+        self.fail_together(failure)
         assert output is not None
         losses = output.losses
         right = (output.logits.argmax(1) == batch.y).sum()
@@ -170,31 +172,21 @@ class Learner(LightningModule):
         if self.trainer.is_global_zero:  # the sums of all processes: one goes on with them, the others start at 0
             self.training_sums = torch.tensor(kept["training_sums"], dtype=torch.float64)
 
-    def _poisoned(self, failure: str, losses: Tensor | None) -> Tensor:
-        """Stop; or, where others would wait for our gradient for ever, hand them one that stops them with us.
-
-        Asking each other before every backward pass would cost more: all would wait for the slowest once more.
-        """
-        if self.trainer.world_size == 1:
-            raise HealthError(failure)
-        self.failure = failure
-        if losses is not None:  # through the same graph, in which synchronised batch-norms talk to each other
-            return torch.nan * losses.sum()
-        return torch.nan * torch.stack([p.sum() for p in self.model.parameters() if p.requires_grad]).sum()
-
     def fail_together(self, failure: str) -> None:
-        """Stop all processes if one cannot go on."""
-        failure = self.first_failure(failure)
+        """Stop all processes if one cannot go on: all call this, and all raise what the first that failed says.
+
+        Args:
+            failure: why this process cannot go on; empty if it can.
+        """
+        if self.trainer.world_size > 1:
+            failed = torch.tensor(int(failure != ""), device=self.device)  # words travel only where there are some
+            torch.distributed.all_reduce(failed)
+            if failed:
+                failures = [""] * self.trainer.world_size
+                torch.distributed.all_gather_object(failures, failure)
+                failure = next(filter(None, failures))
         if failure:
             raise HealthError(failure)
-
-    def first_failure(self, failure: str) -> str:
-        """What the first process that failed says; all processes call this."""
-        if self.trainer.world_size == 1:
-            return failure
-        failures: list[str] = [""] * self.trainer.world_size
-        torch.distributed.all_gather_object(failures, failure)
-        return next(filter(None, failures), "")
 
     def _add(self, sums: Tensor, samples: int, losses: Tensor, *rest: Tensor) -> None:
         new = torch.stack([losses.detach().sum(), *rest]).cpu().double()  # in this order: some devices have no doubles
