@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ffebm.initialisation import Gains, goe_, initialise
     from ffebm.interaction import Convolution, Dense, Interaction
     from ffebm.model import FFEBM
+    from ffebm.nonreciprocal import NonReciprocal
     from ffebm.nudge import Nudge
     from ffebm.pooling import AveragePool, MaxPool, SoftPool
     from ffebm.relaxation import FixedPoint, Relaxation, Relaxed
@@ -54,6 +55,7 @@ __all__ = [
     "ImplicitEstimator",
     "Interaction",
     "MaxPool",
+    "NonReciprocal",
     "Nudge",
     "Phase",
     "RecurrentBackprop",
@@ -93,6 +95,7 @@ _HOMES = {
     "initialisation": "Gains goe_ initialise",
     "interaction": "Convolution Dense Interaction",
     "model": "FFEBM",
+    "nonreciprocal": "NonReciprocal",
     "nudge": "Nudge",
     "pooling": "AveragePool MaxPool SoftPool",
     "relaxation": "FixedPoint Relaxation Relaxed",
