@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from ffebm import (
-    AnalogBlock,
+    SystemBlock,
     DivergenceError,
     EquilibriumPropagation,
     FixedPoint,
@@ -54,9 +54,9 @@ def two_layers(x: Tensor) -> State:
     return torch.zeros_like(x), x.new_zeros(len(x), 4)
 
 
-def block(update: nn.Module, start=None, *, corrected: bool = True, stencil: Stencil | None = None) -> AnalogBlock:
+def block(update: nn.Module, start=None, *, corrected: bool = True, stencil: Stencil | None = None) -> SystemBlock:
     system = NonReciprocal(update, start, steps=3000, tolerance=1e-15, corrected=corrected)
-    return AnalogBlock(system, EquilibriumPropagation(NUDGED, beta=1e-3, stencil=stencil))
+    return SystemBlock(system, EquilibriumPropagation(NUDGED, beta=1e-3, stencil=stencil))
 
 
 def errors(update: nn.Module, x: Tensor, start=None, **options) -> dict[str, float]:
@@ -127,11 +127,11 @@ def test_a_map_that_does_not_contract_is_refused() -> None:
             return (3 * state[0] + x,)
 
     with pytest.raises(DivergenceError, match=r"The relaxation of chip 7 diverged.* The map does not contract"):
-        AnalogBlock(NonReciprocal(Doubling(), steps=5000), name="chip 7")(torch.ones(2, 3))
+        SystemBlock(NonReciprocal(Doubling(), steps=5000), name="chip 7")(torch.ones(2, 3))
 
 
 def test_only_nudges_can_differentiate_it() -> None:
     torch.manual_seed(0)
     system = NonReciprocal(Attention(4))
     with pytest.raises(TypeError, match=r"RecurrentBackprop differentiates the sweeps of a simulation.* use `Equilibrium"):
-        AnalogBlock(system, RecurrentBackprop())(torch.randn(2, 3, 4))
+        SystemBlock(system, RecurrentBackprop())(torch.randn(2, 3, 4))

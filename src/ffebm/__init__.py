@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ffebm.activation import Activation, clamp, identity, sigmoid, tanh
-    from ffebm.block import AnalogBlock, EnergyBlock
+    from ffebm.block import AnalogBlock, EnergyBlock, SystemBlock
     from ffebm.builder import ConvLayer, DenseLayer, build
     from ffebm.calibration import Calibration, calibrate
     from ffebm.energy import Edge, Energy, Hopfield, Session, State
@@ -67,6 +67,7 @@ __all__ = [
     "State",
     "Stencil",
     "System",
+    "SystemBlock",
     "SystemWrapper",
     "Unrolled",
     "UnsettledError",
@@ -84,7 +85,7 @@ __all__ = [
 # Names are imported when they are first used: torch takes seconds to load, and `ffebm --help` has no need of it.
 _HOMES = {
     "activation": "Activation clamp identity sigmoid tanh",
-    "block": "AnalogBlock EnergyBlock",
+    "block": "AnalogBlock EnergyBlock SystemBlock",
     "builder": "ConvLayer DenseLayer build",
     "calibration": "Calibration calibrate",
     "energy": "Edge Energy Hopfield Session State",

@@ -34,37 +34,15 @@ def _not_compiled(method: Method) -> Method:
 
 
 class AnalogBlock(nn.Module):
-    """A system that settles, as a module: a chip, a circuit, or a simulation that is disturbed.
+    """A system that settles, as a module: its forward pass finds an equilibrium, and an estimator differentiates that."""
 
-    `EnergyBlock` is the one to use for an energy and a relaxation.
-
-    Args:
-        system: what settles.
-        estimator: how the derivative of its equilibrium is computed.
-        name: how errors name this block.
-        unsettled: what to do when a forward pass ends far from an equilibrium: `"warn"` once, `"raise"`, or `"ignore"` it. Far
-            is a mean residual of the batch above a tenth of the largest state, or of 1; gradients are then finite and wrong.
-            There is no warning with an estimator that needs no equilibrium, `BackpropThroughTime`.
-    """
-
+    system: System  # what settles
     unsettled: Unsettled = "warn"
     _warned = False  # whether it has been warned of
     _passes = 0  # forward passes so far
 
-    def __init__(
-        self,
-        system: System,
-        estimator: GradientEstimator = EquilibriumPropagation(),
-        *,
-        name: str = "",
-        unsettled: Unsettled = "warn",
-    ) -> None:
+    def __init__(self, estimator: GradientEstimator, name: str, unsettled: Unsettled) -> None:
         super().__init__()
-        check_type("system", system, System, "Simulated(Hopfield([Dense(32, 16)]), FixedPoint(20))")
-        self._prepare(estimator, name, unsettled)
-        self.system = system
-
-    def _prepare(self, estimator: GradientEstimator, name: str, unsettled: Unsettled) -> None:
         check_type("estimator", estimator, GradientEstimator, "EquilibriumPropagation()")
         check_choice("unsettled", unsettled, get_args(Unsettled))
         self.estimator = estimator
@@ -175,6 +153,29 @@ class AnalogBlock(nn.Module):
         return f"estimator={self.estimator}{unsettled}"
 
 
+class SystemBlock(AnalogBlock):
+    """Any system as a module: a chip, a circuit, a map without an energy, or a simulation that is disturbed.
+
+    Args:
+        system: what settles.
+        estimator: how the derivative of its equilibrium is computed, from readings alone.
+        name: how errors name this block.
+        unsettled: as in `EnergyBlock`.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        estimator: GradientEstimator = EquilibriumPropagation(),
+        *,
+        name: str = "",
+        unsettled: Unsettled = "warn",
+    ) -> None:
+        check_type("system", system, System, "Simulated(Hopfield([Dense(32, 16)]), FixedPoint(20))")
+        super().__init__(estimator, name, unsettled)
+        self.system = system
+
+
 class EnergyBlock(AnalogBlock):
     r"""Relaxes to $s_\star = \operatorname{argmin}_s E(s, \theta, x)$ and returns its last layer; goes wherever a module goes.
 
@@ -199,10 +200,9 @@ class EnergyBlock(AnalogBlock):
         name: str = "",
         unsettled: Unsettled = "warn",
     ) -> None:
-        nn.Module.__init__(self)
         check_type("energy", energy, Energy, "Hopfield([Dense(32, 16)])")
         check_type("relax", relax, Relaxation, "FixedPoint(20)")
-        self._prepare(estimator, name, unsettled)
+        super().__init__(estimator, name, unsettled)
         check_samples_stay_apart("The energy", energy, "Put it into a module before or behind the block.")
         self.energy = energy
         self.relax = relax

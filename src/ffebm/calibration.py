@@ -14,9 +14,10 @@ from torch import Tensor
 from ffebm.block import EnergyBlock
 from ffebm.diagnostics import gradients, quiet_copy, smallest_cosine
 from ffebm.gradient import EquilibriumPropagation
-from ffebm.model import FFEBM, Visit
+from ffebm.model import FFEBM
 from ffebm.relaxation import Relaxation
 from ffebm.state import State, error_at
+from ffebm.walk import Visit
 
 WATCHED = 8  # plain sweeps that tell how fast a block contracts
 BEYOND = 1.3  # over-relaxation beyond what is best in the long run: better for the first few sweeps, by trial on trained nets

@@ -6,7 +6,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar, final
+from typing import ClassVar, NamedTuple, TypeVar, final
 
 import torch
 import torch.nn.functional as F
@@ -293,6 +293,8 @@ class Contact:
         fresh: whether the edge returns new tensors; that of somebody else's may return its argument, or a buffer.
     """
 
+    remembers: ClassVar[bool] = False  # whether it is worth keeping as long as that state stands
+
     def __init__(self, edge: Interaction, pre: Tensor, *, fresh: bool = False) -> None:
         self.edge = edge
         self.pre = pre
@@ -315,6 +317,7 @@ class Contact:
 class _PooledContact(Contact):
     """Remembers what was convolved and pooled on the way up for the way down."""
 
+    remembers: ClassVar[bool] = True
     edge: Convolution
 
     def __init__(self, edge: Convolution, pre: Tensor, pool: Pool) -> None:

@@ -17,6 +17,7 @@ from ffebm.gradient import GradientEstimator
 from ffebm.relaxation import Relaxation, Relaxed
 from ffebm.relaxation.relaxation import check_tensor
 from ffebm.summary import Summary, summarise
+from ffebm.walk import Settle, Visit, walk
 
 Criterion = Callable[[Tensor, Tensor], Tensor]  # (logits, y) -> one loss per sample
 LastNudge = Literal["elastic", "stationary"]
@@ -38,24 +39,6 @@ def _losses(output: Output) -> Tensor:
 
 # Put in afterwards: torch and accelerate take only a tuple without a further base for a named tuple.
 setattr(Output, "losses", property(_losses, doc="The loss of every sample, shape (B,), when a target was given."))  # noqa: B010
-
-
-class Visit(NamedTuple):
-    """A stage and the block behind it, with what went through them."""
-
-    number: int  # from 1
-    stage: nn.Module
-    block: EnergyBlock
-    s: Tensor  # into the stage
-    x: Tensor  # out of the stage, into the block
-    relaxed: Relaxed  # where the block settled
-
-    @property
-    def output(self) -> Tensor:
-        return self.relaxed.state[self.block.output]
-
-
-Settle = Callable[[EnergyBlock, Tensor], Relaxed]  # how a block settles at an input
 
 
 class FFEBM(nn.Module):
@@ -143,13 +126,7 @@ class FFEBM(nn.Module):
             settle: how a block settles; by default freely, without a graph.
             last: how the last one does, if otherwise.
         """
-        chain = self.chain
-        for number, (stage, block) in enumerate(chain, 1):
-            x = self._run(stage, s)
-            relaxed = (last or settle)(block, x) if number == len(chain) else settle(block, x)
-            visit = Visit(number, stage, block, s, x, relaxed)
-            yield visit
-            s = visit.output
+        return walk(self.chain, s, settle, last=last, run=self._run)
 
     def _run(self, stage: nn.Module, s: Tensor) -> Tensor:
         if not (self.recompute and torch.is_grad_enabled()):
@@ -197,7 +174,7 @@ class FFEBM(nn.Module):
         shape = self.input_shape if input_shape is None else tuple(input_shape)
         if shape is None:
             raise ValueError("This model does not know the shape of its input: give `input_shape`, for example (3, 32, 32).")
-        return summarise(self, shape)
+        return summarise(self.chain, self.readout, shape)
 
     def extra_repr(self) -> str:
         return f"nudge={self.nudge!r}"

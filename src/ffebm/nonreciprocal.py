@@ -33,7 +33,7 @@ class NonReciprocal(System):
     move away from $s_\star$ by $-\beta (1 - J^\top)^{-1} \delta$ to first order, which is the adjoint: equilibrium propagation
     is exact again. The correction takes one product with $J$ and one with $J^\top$ a sweep.
 
-    Put it into an `AnalogBlock` with `EquilibriumPropagation`, whose `relax` says how many nudged sweeps there are.
+    Put it into an `SystemBlock` with `EquilibriumPropagation`, whose `relax` says how many nudged sweeps there are.
 
     Args:
         update: the map $f$, a module that takes a state (a tuple of layers) and an input, and returns the next state. It has to

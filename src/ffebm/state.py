@@ -46,5 +46,6 @@ def in_complex_numbers(tensor: Tensor) -> Tensor:
 @torch.no_grad()
 def change(state: State, previous: State) -> Tensor:
     """The largest change of any unit, for every sample, shape (B,)."""
-    layers = [(new - old).abs().amax(tuple(range(1, new.dim()))) for new, old in zip(state, previous, strict=True)]
-    return torch.stack(layers).amax(0)
+    differences = (new - old for new, old in zip(state, previous, strict=True))
+    sizes = (d.abs() if d.is_complex() else d.abs_() for d in differences)
+    return torch.stack([size.amax(tuple(range(1, size.dim()))) for size in sizes]).amax(0)

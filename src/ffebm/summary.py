@@ -6,16 +6,13 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ffebm.block import EnergyBlock
 from ffebm.relaxation import Relaxed
-
-if TYPE_CHECKING:
-    from ffebm.model import FFEBM
+from ffebm.walk import Chain, walk
 
 
 @dataclass(frozen=True)
@@ -65,19 +62,20 @@ class Summary:
 
 
 @torch.no_grad()
-def summarise(model: FFEBM, input_shape: tuple[int, ...]) -> Summary:
+def summarise(chain: Chain, readout: nn.Module, input_shape: tuple[int, ...]) -> Summary:
     """Push one empty sample through the stages, in evaluation mode, without relaxing anything."""
-    reference = next(model.parameters(), torch.empty(0))
+    parts = nn.ModuleList([*(part for pair in chain for part in pair), readout])
+    reference = next(parts.parameters(), torch.empty(0))
     x = torch.zeros(1, *input_shape, dtype=reference.dtype, device=reference.device)
     rows: list[Row] = []
-    with _evaluation(model), _counting(*model.stages, model.readout) as counts:
-        for visit in model.walk(x, _unsettled):
+    with _evaluation(parts), _counting(*(stage for stage, _ in chain), readout) as counts:
+        for visit in walk(chain, x, _unsettled):
             number, stage, block, _, x, (state, *_) = visit
             rows.append(_digital(f"stage {number}", stage, x, counts))
             shapes = tuple(tuple(s.shape[1:]) for s in state)
             rows.append(Row(f"block {number}", "analog", shapes, _parameters(block), block.sweep_macs(tuple(x.shape[1:]))))
             x = visit.output
-        rows.append(_digital("readout", model.readout, model.readout(x), counts))
+        rows.append(_digital("readout", readout, readout(x), counts))
     return Summary(tuple(rows))
 
 

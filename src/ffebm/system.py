@@ -156,8 +156,9 @@ class Simulated(System):
         if len(parts) == 1:
             return self._settle(x, phases, start, relax, observer)
         pieces = [
-            self._settle(x[part], phases_of_samples(phases, part), start and of_samples(start, part), relax, None)
+            self._settle(x[part], phases_of_samples(phases, part), begin, relax, None)
             for part in parts
+            for begin in [None if start is None else of_samples(start, part)]
         ]
         return [_joined(readings) for readings in zip(*pieces, strict=True)]
 

@@ -37,7 +37,7 @@ class Currents(Session):
         self._start = start
         self._blank = blank
         self._copies = copies
-        self._contacts: dict[Edge, tuple[Tensor, Contact]] = {}  # with the state below, and with which one that was
+        self._contacts: dict[Edge, Contact] = {}  # that remember
 
     def minimise(self, layer: int, state: State, x: Tensor, force: Tensor | None = None, omega: float = 1.0) -> Tensor:
         current = self.current(state, x, layer)
@@ -69,8 +69,9 @@ class Currents(Session):
         return bool(self._start) and state[layer] is self._start[layer]
 
     def _contact(self, edge: Edge, state: State) -> Contact:
-        pre = state[edge.pre]
-        met = self._contacts.get(edge)
-        if met is None or met[0] is not pre:
-            met = self._contacts[edge] = (pre, edge.interaction.contact(pre))
-        return met[1]
+        contact = self._contacts.get(edge)
+        if contact is None or contact.pre is not state[edge.pre]:
+            contact = edge.interaction.contact(state[edge.pre])
+            if contact.remembers:
+                self._contacts[edge] = contact
+        return contact

@@ -1,0 +1,52 @@
+"""The walk along a chain of digital stages and analog blocks, from the input on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from ffebm.block import EnergyBlock
+from ffebm.relaxation import Relaxed
+
+Chain = Sequence[tuple[nn.Module, EnergyBlock]]  # every stage with the block behind it
+Settle = Callable[[EnergyBlock, Tensor], Relaxed]  # how a block settles at an input
+
+
+class Visit(NamedTuple):
+    """A stage and the block behind it, with what went through them."""
+
+    number: int  # from 1
+    stage: nn.Module
+    block: EnergyBlock
+    s: Tensor  # into the stage
+    x: Tensor  # out of the stage, into the block
+    relaxed: Relaxed  # where the block settled
+
+    @property
+    def output(self) -> Tensor:
+        return self.relaxed.state[self.block.output]
+
+
+def walk(
+    chain: Chain,
+    s: Tensor,
+    settle: Settle,
+    *,
+    last: Settle | None = None,
+    run: Callable[[nn.Module, Tensor], Tensor] = lambda stage, s: stage(s),
+) -> Iterator[Visit]:
+    """Go through all stages and blocks, and see what goes into each and where it settles.
+
+    Args:
+        settle: how a block settles.
+        last: how the last one does, if otherwise.
+        run: how a stage is run, if not simply called.
+    """
+    for number, (stage, block) in enumerate(chain, 1):
+        x = run(stage, s)
+        relaxed = last(block, x) if last is not None and number == len(chain) else settle(block, x)
+        visit = Visit(number, stage, block, s, x, relaxed)
+        yield visit
+        s = visit.output
