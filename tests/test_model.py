@@ -352,3 +352,10 @@ def test_stages_that_are_run_twice_change_nothing_but_the_memory(momentum: float
         assert torch.equal(ours.grad, theirs.grad), name
     for (name, ours), theirs in zip(models[0].named_buffers(), models[1].buffers(), strict=True):
         assert torch.equal(ours, theirs), name
+
+
+def test_summary_counts_a_shared_layer_where_it_runs() -> None:
+    linear = nn.Linear(4, 4)
+    stages = [nn.Sequential(linear), nn.Sequential(nn.ReLU(), linear), linear]
+    model = FFEBM(stages, [EnergyBlock(Hopfield([Dense(4, 4)])) for _ in stages], nn.Linear(4, 2), input_shape=(4,))
+    assert [row.macs for row in model.summary().rows if row.kind == "digital"] == [16, 16, 16, 8]

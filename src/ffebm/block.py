@@ -91,15 +91,7 @@ class AnalogBlock(nn.Module):
     @property
     def label(self) -> str:
         """How errors name this block."""
-        return self.name or f"an unnamed {type(self.system).__name__} block"
-
-    def layer_shapes(self, x: Tensor) -> list[tuple[int, ...]]:
-        """The shape of every layer, without the batch, for this input."""
-        return [tuple(s.shape[1:]) for s in self.settle(x).state]
-
-    def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
-        """Multiply-accumulates of one sweep for one sample with an input of this shape, or None where not known."""
-        return None
+        return self.name or f"an unnamed {self.system.kind} block"
 
     def _enter(self, x: Tensor) -> Tensor:
         """Check the input and bring it from autocast's precision to the block's own."""
@@ -217,20 +209,6 @@ class EnergyBlock(AnalogBlock):
 
     def _losses(self, x: Tensor, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
         return self.estimator.losses(self.energy, x, self.relax, cost, y)
-
-    @property
-    def output(self) -> int:
-        return self.energy.output
-
-    @property
-    def label(self) -> str:
-        return self.name or f"an unnamed {type(self.energy).__name__} block"
-
-    def layer_shapes(self, x: Tensor) -> list[tuple[int, ...]]:
-        return [tuple(s.shape[1:]) for s in self.energy.init_state(x)]
-
-    def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
-        return self.energy.sweep_macs(shape)
 
     def _enter(self, x: Tensor) -> Tensor:
         x = super()._enter(x)

@@ -133,10 +133,10 @@ def contrasts(
         delta: the error at the block's output; without one it is nudged by the loss, and the readout belongs to it.
     """
     block, free, x = passage.block, passage.states[0], passage.x.detach()
-    last = LastBlock(estimator.around(block.system, free), ReadoutCost(model.readout, model.criterion))
+    last = LastBlock(estimator.around(block.system, free), ReadoutCost(model.readout, model.criterion), y)
     if delta is None:
         weights = x.new_full((len(y),), 1 / len(y))
-        nudge = estimator.elastic(last.cost, y, x, block.output)
+        nudge = estimator.elastic(last, x)
     else:
         deltas = error_at(block.output, delta, len(free))
         weights = estimator.sizes(deltas)
@@ -146,7 +146,7 @@ def contrasts(
     estimator.read(last.system, x, free, phases, lambda _, states: swept.append(states))
     for readings in swept:
         if delta is None:
-            found = estimator.elastic_contrast(last, x, y, free, readings, phases, weights)
+            found = estimator.elastic_contrast(last, x, free, readings, phases, weights)
         else:
             found = estimator.contrast(last.system, x, free, readings, phases, weights).within("system")
         names = {name: name.removeprefix("cost.").replace("system.", f"blocks.{index}.", 1) for name in found.parameters}

@@ -57,7 +57,7 @@ class NonReciprocal(System):
         check_type("update", update, nn.Module, "one that maps (state, x) to the next state")
         check_size("steps", steps)
         self.update = update
-        self.start = _one_layer if start is None else start
+        self._begin = _one_layer if start is None else start
         self.steps = steps
         self.tolerance = tolerance
         self.corrected = corrected
@@ -78,6 +78,9 @@ class NonReciprocal(System):
                 raise DivergenceError(block_name(), int(relaxed.sweeps.max()), relaxed.residual.max().item(), advice)
             found.append(relaxed)
         return found
+
+    def start(self, x: Tensor) -> State:
+        return self._begin(x)
 
     def _sweep(self, x: Tensor, equilibrium: State, phase: Phase) -> Sweep:
         """The map, and for a nudged phase what is added to it around the free equilibrium."""

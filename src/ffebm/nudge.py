@@ -34,10 +34,6 @@ class Nudge(ABC):
     def force(self, state: State, layer: int) -> Tensor | None:
         """What pulls at this layer (0-based); None for a layer that is left alone."""
 
-    def part(self, samples: slice) -> Nudge | None:
-        """The nudge of these samples alone, or None where that cannot be told: then all relax together."""
-        return None
-
     def copies(self, strengths: Sequence[Strength]) -> Nudge:
         """The nudge of a batch that holds the same samples several times, one copy after the other, each nudged as strongly."""
         return _Copies(self, tuple(strengths))
@@ -73,9 +69,6 @@ class Stationary(Nudge):
 
     def force(self, state: State, layer: int) -> Tensor | None:
         return self._forces[layer]
-
-    def part(self, samples: slice) -> Stationary:
-        return Stationary(self.beta[samples], tuple(d if d is None else d[samples] for d in self.deltas))
 
     def copies(self, strengths: Sequence[Strength]) -> Nudge:
         betas = [self.beta * strength for strength in strengths]
@@ -119,9 +112,6 @@ class Elastic(Nudge):
             output = state[layer].detach().requires_grad_()
             (gradient,) = torch.autograd.grad(self.cost(output, self.y).sum(), output)
         return per_sample(self.beta, gradient) * gradient
-
-    def part(self, samples: slice) -> Elastic:
-        return Elastic(self.beta[samples], self.cost, self.y[samples], self.output)
 
     def copies(self, strengths: Sequence[Strength]) -> Elastic:
         beta = torch.cat([self.beta * strength for strength in strengths])

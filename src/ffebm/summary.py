@@ -64,60 +64,47 @@ class Summary:
 @torch.no_grad()
 def summarise(chain: Chain, readout: nn.Module, input_shape: tuple[int, ...]) -> Summary:
     """Push one empty sample through the stages, in evaluation mode, without relaxing anything."""
-    parts = nn.ModuleList([*(part for pair in chain for part in pair), readout])
-    reference = next(parts.parameters(), torch.empty(0))
-    x = torch.zeros(1, *input_shape, dtype=reference.dtype, device=reference.device)
+    reference = next(nn.ModuleList([*(part for pair in chain for part in pair), readout]).parameters(), torch.empty(0))
+    output = torch.zeros(1, *input_shape, dtype=reference.dtype, device=reference.device)
     rows: list[Row] = []
-    with _evaluation(parts), _counting(*(stage for stage, _ in chain), readout) as counts:
-        for visit in walk(chain, x, _unsettled):
-            number, stage, block, _, x, (state, *_) = visit
-            rows.append(_digital(f"stage {number}", stage, x, counts))
-            shapes = tuple(tuple(s.shape[1:]) for s in state)
-            rows.append(Row(f"block {number}", "analog", shapes, _parameters(block), block.sweep_macs(tuple(x.shape[1:]))))
-            x = visit.output
-        rows.append(_digital("readout", readout, readout(x), counts))
+    for number, _, block, _, x, (state, *_) in walk(chain, output, _start, run=lambda *stage: _digital(rows, "stage", *stage)):
+        shapes = tuple(tuple(s.shape[1:]) for s in state)
+        rows.append(Row(f"block {number}", "analog", shapes, _parameters(block), block.system.sweep_macs(tuple(x.shape[1:]))))
+        output = state[block.output]
+    _digital(rows, "readout", readout, output)
     return Summary(tuple(rows))
 
 
-def _unsettled(block: EnergyBlock, x: Tensor) -> Relaxed:
+def _start(block: EnergyBlock, x: Tensor) -> Relaxed:
     """Where a block would start."""
-    state = tuple(x.new_zeros(1, *shape) for shape in block.layer_shapes(x))
-    return Relaxed(state, x.new_zeros(1), torch.zeros(1))
+    return Relaxed(block.system.start(x), x.new_zeros(1), torch.zeros(1))
 
 
-def _digital(part: str, module: nn.Module, output: Tensor, counts: Counts) -> Row:
-    return Row(part, "digital", (tuple(output.shape[1:]),), _parameters(module), _total(counts[module]))
+def _digital(rows: list[Row], kind: str, module: nn.Module, x: Tensor) -> Tensor:
+    """Run a stage and count the multiply-accumulates of its convolutions and linear layers."""
+    counts: list[int | None] = []
 
+    def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        own = getattr(layer, "macs", None)
+        if own is not None:  # a layer that knows
+            counts.append(own(tuple(inputs[0].shape[1:])))
+        elif isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            counts.append(layer.weight[0].numel() * math.prod(output.shape[1:]))
+        elif isinstance(layer, nn.Linear):
+            counts.append(layer.weight.numel() * math.prod(output.shape[1:-1]))
+        elif any(p.dim() > 1 for p in layer.parameters(recurse=False)):
+            counts.append(None)  # a matrix in a layer that is not known here
 
-Counts = dict[nn.Module, list[int | None]]  # multiply-accumulates by the part that made them; None where they are not known
-
-
-@contextmanager
-def _counting(*parts: nn.Module) -> Iterator[Counts]:
-    """Count what the layers of these parts multiply, as long as it lasts."""
-    counts: Counts = {part: [] for part in parts}
-    hooks = [
-        layer.register_forward_hook(lambda *call, part=part: counts[part].extend(_count(*call)))
-        for part in counts
-        for layer in part.modules()
-    ]
-    try:
-        yield counts
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> list[int | None]:
-    """The multiply-accumulates of one layer, if it makes any itself."""
-    own = getattr(layer, "macs", None)  # a layer that knows
-    if own is not None:
-        return [own(tuple(inputs[0].shape[1:]))]
-    if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
-        return [layer.weight[0].numel() * math.prod(output.shape[1:])]
-    if isinstance(layer, nn.Linear):
-        return [layer.weight.numel() * math.prod(output.shape[1:-1])]
-    return [None] if any(p.dim() > 1 for p in layer.parameters(recurse=False)) else []  # a matrix not known here
+    with _evaluation(module):
+        hooks = [layer.register_forward_hook(count) for layer in module.modules()]
+        try:
+            output = module(x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+    part = f"{kind} {len(rows) // 2 + 1}" if kind == "stage" else kind
+    rows.append(Row(part, "digital", (tuple(output.shape[1:]),), _parameters(module), _total(counts)))
+    return output
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ffebm.energy import Energy
 from ffebm.interaction import with_children
-from ffebm.nudge import Nudge, Strength, strengths_of_samples
+from ffebm.nudge import Nudge, Strength
 from ffebm.portions import portions
 from ffebm.relaxation import Relaxation, Relaxed
 from ffebm.relaxation.problem import Problem
@@ -23,13 +23,6 @@ class Phase(NamedTuple):
 
     nudge: Nudge | None = None
     strength: Strength = 0.0
-
-
-def phases_of_samples(phases: Sequence[Phase], samples: slice) -> list[Phase]:
-    """The same phases of some samples of the batch, which still share a nudge where they did."""
-    parts = {id(phase.nudge): phase.nudge and phase.nudge.part(samples) for phase in phases}
-    strengths = strengths_of_samples([phase.strength for phase in phases], samples)
-    return [Phase(parts[id(phase.nudge)], strength) for phase, strength in zip(phases, strengths, strict=True)]
 
 
 FREE = Phase()
@@ -96,8 +89,21 @@ class System(nn.Module, ABC):
         )
 
     def portions(self, x: Tensor, state: State, phases: int) -> list[slice]:
-        """How a batch is best cut before it goes through so many phases; by default not at all."""
+        """How a batch is best cut before it goes through so many nudged phases; by default not at all."""
         return [slice(0, len(x))]
+
+    def start(self, x: Tensor) -> State:
+        """A state like those it settles in."""
+        return self.settle(x, [FREE])[0].state
+
+    def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
+        """Multiply-accumulates of one sweep for one sample with an input of this shape, or None where not known."""
+        return None
+
+    @property
+    def kind(self) -> str:
+        """What errors call a block of it that has no name."""
+        return type(self).__name__
 
 
 class SystemWrapper(System):
@@ -129,7 +135,7 @@ class SystemWrapper(System):
 class Simulated(System):
     """An energy that a relaxation minimises.
 
-    All phases relax as one batch. A batch larger than the processor's cache relaxes portion by portion.
+    All phases relax as one batch. A batch larger than the processor's cache relaxes portion by portion, where it is free.
     """
 
     def __init__(self, energy: Energy, relax: Relaxation) -> None:
@@ -150,17 +156,14 @@ class Simulated(System):
     ) -> list[Relaxed]:
         """As every system; `observer` sees the states of all phases, before the first sweep and after each."""
         relax = self.relax if relax is None else relax
-        parts = [slice(0, len(x))]
-        if observer is None and all(phase.nudge is None or phase.nudge.part(parts[0]) is not None for phase in phases):
-            parts = self.portions(x, self.energy.init_state(x[:1]) if start is None else start, len(phases))
-        if len(parts) == 1:
+        if observer is not None or any(phase.nudge is not None for phase in phases):
             return self._settle(x, phases, start, relax, observer)
+        begin = self.energy.init_state(x[:1]) if start is None else start
         pieces = [
-            self._settle(x[part], phases_of_samples(phases, part), begin, relax, None)
-            for part in parts
-            for begin in [None if start is None else of_samples(start, part)]
+            self._settle(x[part], phases, None if start is None else of_samples(start, part), relax, None)
+            for part in self.portions(x, begin, len(phases))
         ]
-        return [_joined(readings) for readings in zip(*pieces, strict=True)]
+        return pieces[0] if len(pieces) == 1 else [_joined(readings) for readings in zip(*pieces, strict=True)]
 
     def _settle(
         self, x: Tensor, phases: Sequence[Phase], start: State | None, relax: Relaxation, observer: PhasesObserver | None
@@ -184,6 +187,16 @@ class Simulated(System):
 
     def portions(self, x: Tensor, state: State, phases: int) -> list[slice]:
         return portions(len(x), (x[:1], *(s[:1] for s in state)) * phases)
+
+    def start(self, x: Tensor) -> State:
+        return self.energy.init_state(x)
+
+    def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
+        return self.energy.sweep_macs(shape)
+
+    @property
+    def kind(self) -> str:
+        return type(self.energy).__name__
 
 
 def stacked(phases: Sequence[Phase]) -> Nudge | None:

@@ -18,7 +18,6 @@ from ffebm.twin import holdings, twin
 M = TypeVar("M", bound=nn.Module)
 Settle = Callable[[Tensor], Relaxed]
 Gradient = Callable[[M, Tensor, State, Deltas], Gradients]  # of a module like the one given, at an input and a state
-LossesGradient = Callable[[M, Tensor, Tensor, State, Tensor], Gradients]  # and at targets, for weights of the samples' losses
 
 
 def differentiable(module: M, x: Tensor, settle: Settle, gradient: Gradient[M]) -> Relaxed:
@@ -26,15 +25,6 @@ def differentiable(module: M, x: Tensor, settle: Settle, gradient: Gradient[M]) 
     names, tensors = holdings(module)
     *state, residual, sweeps = _Equilibrium.apply(module, settle, gradient, names, x, *tensors)  # pyright: ignore[reportGeneralTypeIssues]
     return Relaxed(tuple(state), residual, sweeps)
-
-
-def differentiable_losses(
-    module: M, x: Tensor, y: Tensor, settle: Settle, loss: Callable[[State], Tensor], gradient: LossesGradient[M]
-) -> tuple[Tensor, Relaxed]:
-    """The losses where `x` settles, as a function of `x` and of the parameters of `module`, with this for their derivative."""
-    names, tensors = holdings(module)
-    losses, residual, sweeps, *state = _Losses.apply(module, settle, loss, gradient, names, x, y, *tensors)  # pyright: ignore[reportGeneralTypeIssues]
-    return losses, Relaxed(tuple(state), residual, sweeps)
 
 
 class _Equilibrium(torch.autograd.Function):
@@ -63,31 +53,6 @@ class _Equilibrium(torch.autograd.Function):
             module = twin(ctx.module, ctx.names, tensors, ctx.needs_input_grad[5:])
             gradients = ctx.gradient(module, x.detach(), state, deltas)
         return (None, None, None, None, gradients.x, *(gradients.parameters.get(aliases[0]) for aliases in ctx.names))
-
-
-class _Losses(torch.autograd.Function):
-    """Losses of every sample at equilibrium whose derivative is more than that of the loss and of the equilibrium in turn."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, module: Any, settle: Any, loss: Any, gradient: Any, names: Any, x: Tensor, y: Tensor, *tensors: Tensor
-    ) -> tuple[Tensor, ...]:
-        state, residual, sweeps = settle(x.detach())
-        ctx.module, ctx.gradient, ctx.names, ctx.layers, ctx.block = module, gradient, names, len(state), block_name()
-        ctx.save_for_backward(x, y, *state, *tensors)
-        ctx.mark_non_differentiable(residual, sweeps, *state)
-        return (loss(state), residual, sweeps, *state)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        _refuse_second_derivatives()
-        x, y, *rest = ctx.saved_tensors
-        state, tensors = tuple(s.detach() for s in rest[: ctx.layers]), rest[ctx.layers :]
-        with full_precision(x), naming(ctx.block):
-            module = twin(ctx.module, ctx.names, tensors, ctx.needs_input_grad[7:])
-            gradients = ctx.gradient(module, x.detach(), y, state, grads[0])
-        parameters = (gradients.parameters.get(aliases[0]) for aliases in ctx.names)
-        return (None, None, None, None, None, gradients.x, None, *parameters)
 
 
 def _refuse_second_derivatives() -> None:

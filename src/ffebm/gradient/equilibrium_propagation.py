@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ffebm.checks import check_choice, check_type
 from ffebm.energy import Energy
 from ffebm.errors import block_name
-from ffebm.gradient.bridge import differentiable, differentiable_losses
+from ffebm.gradient.bridge import differentiable
 from ffebm.gradient.estimator import ImplicitEstimator, differentiate, divided, sample_norms
 from ffebm.gradient.stencil import Stencil
 from ffebm.nudge import Cost, Elastic, Nudge, Stationary, Strength, strengths_of_samples
@@ -153,14 +153,13 @@ class EquilibriumPropagation(ImplicitEstimator):
                 f"An elastic nudge gives no gradient to the targets, got ones that require it (shape {tuple(y.shape)}). "
                 'Detach them, or use nudge="stationary".'
             )
-        return differentiable_losses(
-            LastBlock(system, cost),
-            x,
-            y,
-            lambda x: system.settle(x, [FREE])[0],
-            lambda state: cost(state[system.output], y),
-            self.elastic_response,
-        )
+
+        def settle(x: Tensor) -> Relaxed:
+            (free,) = system.settle(x, [FREE])
+            return free._replace(state=(*free.state, cost(free.state[system.output], y)))
+
+        (*state, losses), residual, sweeps = differentiable(LastBlock(system, cost, y), x, settle, self.elastic_response)
+        return losses, Relaxed(tuple(s.detach() for s in state), residual, sweeps)
 
     def response(self, system: System, x: Tensor, state: State, deltas: Deltas) -> Gradients:
         """The derivative of a loss from how the system responds to its derivative `deltas` with respect to the state."""
@@ -176,19 +175,22 @@ class EquilibriumPropagation(ImplicitEstimator):
 
         return self._summed(portion, system, x, state)
 
-    def elastic_response(self, last: LastBlock, x: Tensor, y: Tensor, state: State, weights: Tensor) -> Gradients:
-        """The derivative of the weighted sum of per-sample losses, for block and readout together."""
+    def elastic_response(self, last: LastBlock, x: Tensor, state: State, deltas: Deltas) -> Gradients:
+        """The derivative of a loss from its derivative with respect to the samples' losses, which come last in the state."""
+        *layers, _ = state
+        *_, weights = deltas
+        assert weights is not None
         strengths = self.points.strengths(self.beta, x)
 
         def portion(samples: slice) -> Gradients:
-            free = of_samples(state, samples)
-            nudge = self.elastic(last.cost, y[samples], x[samples], last.system.output)
+            free = of_samples(tuple(layers), samples)
+            around = LastBlock(self.around(last.system, free), last.cost, last.y[samples])
+            nudge = self.elastic(around, x[samples])
             phases = [Phase(nudge, strength) for strength in strengths_of_samples(strengths, samples)]
-            around = LastBlock(self.around(last.system, free), last.cost)
             readings = self.read(around.system, x[samples], free, phases)
-            return self.elastic_contrast(around, x[samples], y[samples], free, readings, phases, weights[samples])
+            return self.elastic_contrast(around, x[samples], free, readings, phases, weights[samples])
 
-        return self._summed(portion, last.system, x, state)
+        return self._summed(portion, last.system, x, tuple(layers))
 
     def contrast(
         self, system: System, x: Tensor, free: State, readings: Sequence[State], phases: Sequence[Phase], weights: Tensor
@@ -198,14 +200,7 @@ class EquilibriumPropagation(ImplicitEstimator):
         return system.contrast(high, low, x, weights / self.reach(phases))
 
     def elastic_contrast(
-        self,
-        last: LastBlock,
-        x: Tensor,
-        y: Tensor,
-        free: State,
-        readings: Sequence[State],
-        phases: Sequence[Phase],
-        weights: Tensor,
+        self, last: LastBlock, x: Tensor, free: State, readings: Sequence[State], phases: Sequence[Phase], weights: Tensor
     ) -> Gradients:
         r"""The same for the augmented energy $E + \beta \ell$, from which the readout's gradient follows as well.
 
@@ -213,7 +208,7 @@ class EquilibriumPropagation(ImplicitEstimator):
         """
         of_block = self.contrast(last.system, x, free, readings, phases, weights).within("system")
         with torch.enable_grad():
-            costs = self.points.mean([last.cost(state[last.system.output], y) for state in readings])
+            costs = self.points.mean([last.cost(state[last.system.output], last.y) for state in readings])
             gradients = differentiate((weights * costs).sum(), x.detach().requires_grad_(), last).parameters
         for name, gradient in of_block.parameters.items():
             gradients[name] += gradient  # the readout may share it
@@ -238,9 +233,9 @@ class EquilibriumPropagation(ImplicitEstimator):
         """The nudge by `deltas` brought to the set size."""
         return Stationary(torch.ones_like(sizes), divided(deltas, sizes))
 
-    def elastic(self, cost: Cost, y: Tensor, x: Tensor, output: int = -1) -> Nudge:
-        """The nudge by the gradient of `cost`, taken anew at every sweep."""
-        return Elastic(x.new_ones(len(x)), cost, y, output)
+    def elastic(self, last: LastBlock, x: Tensor) -> Nudge:
+        """The nudge by the gradient of the cost, taken anew at every sweep."""
+        return Elastic(x.new_ones(len(x)), last.cost, last.y, last.system.output)
 
     def phases(self, nudge: Nudge, x: Tensor) -> list[Phase]:
         """The nudge at every strength of the stencil."""
@@ -271,9 +266,12 @@ class EquilibriumPropagation(ImplicitEstimator):
 
 
 class LastBlock(nn.Module):
-    """A system and the cost that its output is read by: what an elastic nudge differentiates as one."""
+    """A system, the cost that its output is read by, and the targets: what an elastic nudge differentiates as one."""
 
-    def __init__(self, system: System, cost: Cost) -> None:
+    y: Tensor
+
+    def __init__(self, system: System, cost: Cost, y: Tensor) -> None:
         super().__init__()
         self.system = system
         self.cost = cost
+        self.register_buffer("y", y)

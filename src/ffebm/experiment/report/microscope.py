@@ -20,6 +20,7 @@ from ffebm.experiment.run import Run
 from ffebm.experiment.settings import Gradient
 from ffebm.experiment.trained import load_trained
 from ffebm.gradient import EquilibriumPropagation
+from ffebm.gradient.equilibrium_propagation import LastBlock
 from ffebm.model import FFEBM, ReadoutCost
 from ffebm.relaxation import FixedPoint, Relaxed
 from ffebm.state import error_at
@@ -129,7 +130,7 @@ def _traced(model: FFEBM, x: Tensor, y: Tensor, chosen: Gradient) -> tuple[list[
         block, entering = visit.block, visit.x.detach()
         state = tuple(layer.detach() for layer in visit.relaxed.state)
         if visit is visits[-1] and model.nudge == "elastic":
-            nudge = estimator.elastic(cost, y, entering, block.output)
+            nudge = estimator.elastic(LastBlock(block.system, cost, y), entering)
         else:
             errors = error_at(block.output, delta, len(state))
             nudge = estimator.stationary(errors, estimator.sizes(errors))
