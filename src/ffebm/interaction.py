@@ -54,20 +54,16 @@ class Interaction(nn.Module, ABC):
         """The edge where it meets this state below it, for sweeps that no graph records."""
         return Contact(self, pre)
 
-    def contrast(self, high: Ends, low: Ends) -> Tensor:
-        """A value per sample, shape (B,), with the parameters' derivative of `forward(*high) - forward(*low)`.
-
-        Override it to subtract states before they are multiplied, as `contrast_gradient` of `Dense` and `Convolution` does.
-        """
-        return self(*high) - self(*low)
-
     def contrast_gradient(self, high: Ends, low: Ends, weights: Tensor) -> dict[str, Tensor]:
-        """The derivative of the weighted sum of `contrast` over the samples, for those parameters that want one."""
+        """The derivative of the weighted sum of `forward(*high) - forward(*low)`, for those parameters that want one.
+
+        Override it to subtract states before they are multiplied, as `Dense` and `Convolution` do.
+        """
         wanted = {name: p for name, p in self.named_parameters() if p.requires_grad}
         if not wanted:
             return {}
         with torch.enable_grad():
-            total = (weights * self.contrast(high, low)).sum()
+            total = (weights * (self(*high) - self(*low))).sum()
             grads = torch.autograd.grad(total, list(wanted.values()), allow_unused=True, materialize_grads=True)
         return dict(zip(wanted, grads, strict=True))
 

@@ -126,13 +126,6 @@ class EquilibriumPropagation(ImplicitEstimator):
     def nudging(self) -> EquilibriumPropagation:
         return self
 
-    @property
-    def sweeps(self) -> int:
-        return self.relax.steps
-
-    def swept(self, sweeps: int, omega: float | None = None) -> EquilibriumPropagation:
-        return replace(self, relax=self.relax.tuned(sweeps, omega))
-
     def equilibrium(self, energy: Energy, x: Tensor, relax: Relaxation) -> Relaxed:
         return self.through(Simulated(energy, relax), x)
 
@@ -163,15 +156,14 @@ class EquilibriumPropagation(ImplicitEstimator):
 
     def response(self, system: System, x: Tensor, state: State, deltas: Deltas) -> Gradients:
         """The derivative of a loss from how the system responds to its derivative `deltas` with respect to the state."""
-        sizes, strengths = self.sizes(deltas), self.points.strengths(self.beta, x)
+        sizes = self.sizes(deltas)
 
-        def portion(samples: slice) -> Gradients:
-            free, size = of_samples(state, samples), sizes[samples]
-            nudge = self.stationary(errors_of_samples(deltas, samples), size)
-            phases = [Phase(nudge, strength) for strength in strengths_of_samples(strengths, samples)]
+        def portion(samples: slice, strengths: list[Strength]) -> Gradients:
+            free, size, entering = of_samples(state, samples), sizes[samples], x[samples]
             around = self.around(system, free)
-            readings = self.read(around, x[samples], free, phases)
-            return self.contrast(around, x[samples], free, readings, phases, size)
+            nudge = self.stationary(errors_of_samples(deltas, samples), size)
+            phases = [Phase(nudge, strength) for strength in strengths]
+            return self.contrast(around, entering, free, self.read(around, entering, free, phases), phases, size)
 
         return self._summed(portion, system, x, state)
 
@@ -180,15 +172,14 @@ class EquilibriumPropagation(ImplicitEstimator):
         *layers, _ = state
         *_, weights = deltas
         assert weights is not None
-        strengths = self.points.strengths(self.beta, x)
 
-        def portion(samples: slice) -> Gradients:
-            free = of_samples(tuple(layers), samples)
+        def portion(samples: slice, strengths: list[Strength]) -> Gradients:
+            free, entering = of_samples(tuple(layers), samples), x[samples]
             around = LastBlock(self.around(last.system, free), last.cost, last.y[samples])
-            nudge = self.elastic(around, x[samples])
-            phases = [Phase(nudge, strength) for strength in strengths_of_samples(strengths, samples)]
-            readings = self.read(around.system, x[samples], free, phases)
-            return self.elastic_contrast(around, x[samples], free, readings, phases, weights[samples])
+            nudge = self.elastic(around, entering)
+            phases = [Phase(nudge, strength) for strength in strengths]
+            readings = self.read(around.system, entering, free, phases)
+            return self.elastic_contrast(around, entering, free, readings, phases, weights[samples])
 
         return self._summed(portion, last.system, x, tuple(layers))
 
@@ -214,9 +205,13 @@ class EquilibriumPropagation(ImplicitEstimator):
             gradients[name] += gradient  # the readout may share it
         return Gradients(of_block.x, gradients)
 
-    def _summed(self, portion: Callable[[slice], Gradients], system: System, x: Tensor, state: State) -> Gradients:
+    def _summed(
+        self, portion: Callable[[slice, list[Strength]], Gradients], system: System, x: Tensor, state: State
+    ) -> Gradients:
         """Portion by portion: memory does not hold the nudged states of all samples at once."""
-        return Gradients.summed([portion(samples) for samples in system.portions(x, state, len(self.points.points))])
+        strengths = self.points.strengths(self.beta, x)
+        parts = system.portions(x, state, len(strengths))
+        return Gradients.summed([portion(samples, strengths_of_samples(strengths, samples)) for samples in parts])
 
     def around(self, system: S, state: State) -> S:
         """The system that is nudged, around the free equilibrium `state`."""

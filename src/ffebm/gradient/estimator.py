@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Self
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -53,14 +54,16 @@ class GradientEstimator(ABC):
         """Refuse a precision in which the derivative would be lost; `where` names the block."""
         return
 
-    @property
-    def sweeps(self) -> int:
-        """How many sweeps carry the error through a block, besides those that found the equilibrium."""
-        return 0
+    relax: Any = None  # the relaxation that carries the error through a block, where a dataclass has one of its own
 
     def swept(self, sweeps: int, omega: float | None = None) -> Self:
-        """The same estimator with another number of them, each going `omega` far; itself, where it has none of its own."""
-        return self
+        """The same estimator with another number of sweeps, each going `omega` far; itself, where it has none of its own."""
+        return self if self.relax is None else replace(self, relax=self.relax.tuned(sweeps, omega))
+
+    @property
+    def sweeps(self) -> int:
+        """How many they are."""
+        return 0 if self.relax is None else self.relax.steps
 
     @property
     def nudging(self) -> EquilibriumPropagation | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -35,13 +35,6 @@ class RecurrentBackprop(ImplicitEstimator):
 
     def __post_init__(self) -> None:
         check_type("relax", self.relax, Relaxation, "FixedPoint(20)")
-
-    @property
-    def sweeps(self) -> int:
-        return self.relax.steps
-
-    def swept(self, sweeps: int, omega: float | None = None) -> RecurrentBackprop:
-        return replace(self, relax=self.relax.tuned(sweeps, omega))
 
     def gradient(self, energy: Energy, x: Tensor, state: State, deltas: Deltas) -> Gradients:
         parts = Simulated(energy, self.relax).portions(x, state, 1)

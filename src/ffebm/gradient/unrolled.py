@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -32,13 +32,6 @@ class Unrolled(GradientEstimator):
 
     def __post_init__(self) -> None:
         check_type("relax", self.relax, Relaxation, "FixedPoint(10)")
-
-    @property
-    def sweeps(self) -> int:
-        return self.relax.steps
-
-    def swept(self, sweeps: int, omega: float | None = None) -> Unrolled:
-        return replace(self, relax=self.relax.tuned(sweeps, omega))
 
     def equilibrium(self, energy: Energy, x: Tensor, relax: Relaxation) -> Relaxed:
         (free,) = Simulated(energy, relax).settle(x.detach(), [FREE])
