@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +58,7 @@ class GradientEstimator(ABC):
 
     def swept(self, sweeps: int, omega: float | None = None) -> Self:
         """The same estimator with another number of sweeps, each going `omega` far; itself, where it has none of its own."""
-        return self if self.relax is None else replace(self, relax=self.relax.tuned(sweeps, omega))
+        return self if self.relax is None else replace(cast(Any, self), relax=self.relax.tuned(sweeps, omega))
 
     @property
     def sweeps(self) -> int:
