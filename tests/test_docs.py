@@ -182,6 +182,7 @@ def test_every_module_is_on_the_way_that_imports_go() -> None:
         "activation",
         "pooling",
         "interaction",
+        "layer",
         "energy",
         "iteration",
         "currents",
