@@ -29,6 +29,7 @@ from ffebm import (
     RecurrentBackprop,
     SoftPool,
     build,
+    identity,
 )
 from ffebm.builder import Layer
 from ffebm.diagnostics import converged_gradients, cosines, gradients
@@ -156,7 +157,16 @@ def trained(layers: list[Layer]) -> tuple[FFEBM, Tensor, Tensor]:
     torch.manual_seed(0)
     data = digits()
     x, y = data.normalise(data.train.x), data.train.y
-    model = build((1, 8, 8), layers, 2, 10, relax=SETTLE, estimator=RecurrentBackprop(), nudge="stationary")
+    model = build(
+        (1, 8, 8),
+        layers,
+        2,
+        10,
+        output_activation=identity(),  # above max-pooling, too, where it flips
+        relax=SETTLE,
+        estimator=RecurrentBackprop(),
+        nudge="stationary",
+    )
     optimiser = torch.optim.Adam(model.parameters(), 1e-3)
     for batch in torch.randperm(len(x)).split(64):
         losses = model(x[batch], y[batch]).losses

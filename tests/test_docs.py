@@ -80,6 +80,15 @@ def test_custom_energy_is_thirty_lines_and_learns() -> None:
     assert float(accuracies[-1]) > 85
 
 
+def test_residual_blocks_have_the_right_gradient_and_learn() -> None:
+    out = run(sys.executable, "examples/residual_block.py", "--epochs", "1")
+    cosines = re.findall(r"interactions\.\d\.\w+ +([\d.]+)\n", out)
+    assert len(cosines) == 5
+    assert min(map(float, cosines)) > 0.99
+    (accuracy,) = re.findall(r"test accuracy ([\d.]+)%", out)
+    assert float(accuracy) > 60
+
+
 def test_numbers_in_the_docs_are_those_of_the_results() -> None:
     measured = set(re.findall(r"-?\d\.\d{4}", (ROOT / "results" / "gradient_quality.md").read_text()))
     quoted = set(re.findall(r"-?\d\.\d{4}", (ROOT / "docs" / "theory.md").read_text()))
@@ -182,6 +191,7 @@ def test_every_module_is_on_the_way_that_imports_go() -> None:
         "activation",
         "pooling",
         "interaction",
+        "layer",
         "energy",
         "iteration",
         "currents",

@@ -28,6 +28,7 @@ from ffebm import (
     goe_,
     identity,
     initialise,
+    tanh,
 )
 from ffebm.builder import Layer
 from ffebm.rules import block_sizes
@@ -53,11 +54,25 @@ def test_which_layer_becomes_what() -> None:
     assert model(torch.randn(2, 3, 8, 8)).logits.shape == (2, 10)
 
 
-def test_outputs_of_blocks_are_unclamped_by_default() -> None:
-    model = build((3, 8, 8), LAYERS, [2, 3], 10)
-    names = [[repr(a) for a in block.energy.activations] for _, block in model.chain]
-    half = "clamp(slope=0.5)"
-    assert names == [[half, "identity"], [half, half, "identity"]]
+def test_outputs_of_blocks_are_unclamped_by_default_but_for_those_above_max_pooling() -> None:
+    def activations(**options: object) -> list[list[str]]:
+        return [
+            [repr(a) for a in block.energy.activations] for _, block in build((3, 8, 8), LAYERS, [2, 3], 10, **options).chain
+        ]
+
+    half, whole = "clamp(slope=0.5)", "clamp(slope=1)"
+    assert activations() == [[half, half], [half, half, "identity"]]
+    assert activations(activation=clamp(1)) == [[whole, whole], [whole, whole, "identity"]]
+    assert activations(output_activation=identity()) == [[half, "identity"], [half, half, "identity"]]  # as it is given
+    assert activations(output_activation=[None, clamp(1)]) == [[half, half], [half, half, whole]]
+
+
+def test_max_pooling_below_layers_that_may_be_negative_is_refused_unless_all_is_given() -> None:
+    with pytest.raises(ValueError, match=r"Block 1 of 2 has max-pooling inside, and its layers \(tanh\) may be negative"):
+        build((3, 8, 8), LAYERS, [2, 3], 10, activation=tanh())
+    build((3, 8, 8), LAYERS, [1, 1, 3], 10, activation=tanh())  # in stages it may be
+    (_, block), *_ = build((3, 8, 8), LAYERS, [2, 3], 10, activation=tanh(), output_activation=identity()).chain
+    assert list(map(repr, block.energy.activations)) == ["tanh", "identity"]
 
 
 def test_options_for_every_block() -> None:
@@ -237,7 +252,7 @@ def test_repr_names_the_settings() -> None:
     text = repr(build((3, 8, 8), LAYERS, [2, 3], 10, relax=FixedPoint(17)))
     assert "steps=17" in text
     assert "beta=0.05" in text
-    assert "activations=[clamp(slope=0.5), identity]" in text
+    assert "activations=[clamp(slope=0.5), clamp(slope=0.5), identity]" in text
 
 
 class TestGaussianOrthogonalEnsemble:

@@ -110,7 +110,12 @@ class TestCells:
             preset = read_preset(
                 cell.preset, ["sweeps=plain", "gradient.hold_pooling=false", f"seed={cell.seed}", f"gradient.kind={cell.kind}"]
             )
-            assert cell.settings == preset
+            assert cell.settings.recipe == preset.recipe  # the same outputs are clamped, though the paper's are named
+
+    def test_the_papers_scale_leaves_outputs_above_max_pooling_as_they_are(self) -> None:
+        printed = ["model.pooled=[3, 5, 9]"]  # layers 3 and 9 then are outputs of blocks
+        paper, small = (SPLIT.cells(scale, 1, ["cifar10-l12-bs3"], printed)[0].settings for scale in ("paper", "small"))
+        assert (paper.model.clamped, small.model.clamped) == ([], [1, 3])
 
     def test_the_small_scale_amplifies_faint_outputs_the_more_the_larger_blocks_are(self) -> None:
         gains = {cell.preset: cell.settings.model.readout_gain for cell in SPLIT.cells("small")}

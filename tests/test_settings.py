@@ -17,7 +17,16 @@ from hypothesis import strategies as st
 from rich.console import Console
 from torch import Tensor, nn
 
-from ffebm import BackpropThroughTime, EquilibriumPropagation, FixedPoint, RecurrentBackprop, Unrolled
+from ffebm import (
+    BackpropThroughTime,
+    ConvLayer,
+    EquilibriumPropagation,
+    FixedPoint,
+    MaxPool,
+    RecurrentBackprop,
+    Unrolled,
+    build,
+)
 from ffebm.checks import brief, brief_name
 from ffebm.experiment import forecast
 from ffebm.experiment.architectures import build_estimator, build_model
@@ -45,7 +54,9 @@ PRINTED = {
 
 
 def test_every_row_of_the_papers_tables_is_a_preset() -> None:
-    assert [name for name in preset_names() if name not in ("digits", "cifar10-small")] == list(PRINTED)
+    others = ("digits", "cifar10-residual", "cifar10-small")
+    assert [name for name in preset_names() if name not in others] == list(PRINTED)
+    assert tuple(preset_names()[:3]) == others
     for name, (ep, implicit) in PRINTED.items():
         paper = read_preset(name).paper
         assert paper is not None
@@ -60,7 +71,7 @@ def test_presets_build_the_net_they_name(name: str) -> None:
     sizes = [len(block.energy.activations) for _, block in model.chain]
     if depth := re.search(r"-l(\d+)", name):
         assert sum(sizes) == int(depth[1])
-    expected = int(size[1]) if (size := re.search(r"-bs(\d+)", name)) else 2
+    expected = int(size[1]) if (size := re.search(r"-bs(\d+)", name)) else 3 if name == "cifar10-residual" else 2
     assert set(sizes[:-1]) <= {expected}
     assert sizes[-1] <= expected
     x = torch.rand(2, *shape)
@@ -100,6 +111,51 @@ def test_clamped_outputs_and_batch_norm_are_where_settings_put_them() -> None:
     model = build_model(read_preset("cifar10-l6-bs2", ["model.width=0.03125"]), (3, 32, 32), 10)
     norms = [any(isinstance(part, torch.nn.BatchNorm2d) for part in stage.modules()) for stage, _ in model.chain]
     assert norms == [True, False, False]
+
+
+def clamped_outputs(settings: Settings) -> list[int]:
+    """The numbers of the blocks whose output is clamped in the model that is built."""
+    blocks = [block for _, block in build_model(settings, (3, 32, 32), 10).chain]
+    return [number for number, block in enumerate(blocks, 1) if not block.energy.activations[-1].signed]
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_no_preset_has_max_pooling_below_a_layer_that_may_be_negative(name: str) -> None:
+    settings = read_preset(name, ["model.width=0.03125"])
+    for _, block in build_model(settings, (1, 8, 8) if name == "digits" else (3, 32, 32), 10).chain:
+        energy = block.energy
+        assert not any(edge.chooses and energy.activations[post].signed for _, post, edge in energy.graph)
+
+
+def test_outputs_above_max_pooling_are_clamped_as_build_would_and_a_list_is_exact() -> None:
+    printed = ["model.width=0.03125", "model.pooled=[3, 5, 9]"]  # layers 3 and 9 are outputs of blocks, layer 5 is not
+    settings = read_preset("cifar10-l12-bs3", printed)
+    assert settings.model.clamped_outputs == "max-pooled"
+    assert settings.model.clamped == clamped_outputs(settings) == [1, 3]
+    layers = [ConvLayer(4, pool=MaxPool() if number in (3, 5, 9) else None) for number in range(1, 13)]
+    chosen = [not block.energy.activations[-1].signed for _, block in build((3, 32, 32), layers, 3, 10).chain]
+    assert chosen == [True, False, True, False]
+    for more, expected in (("model.pooling=average", []), ("model.clamped_outputs=[]", []), ("model.clamped_outputs=[2]", [2])):
+        assert clamped_outputs(read_preset("cifar10-l12-bs3", [*printed, more])) == expected
+    opening = read_preset("cifar10-l12-bs3", ["model.split=1", "model.width=0.03125"])  # all pooling is digital then
+    assert clamped_outputs(opening) == []
+
+
+def test_runs_of_earlier_versions_build_the_model_that_they_built(tmp_path: Path) -> None:
+    """They name every setting that there was, and clamped outputs by number."""
+    published = sorted((Path(__file__).parent.parent / "results").rglob("settings.toml"))
+    for path in published:
+        before = tomllib.loads(path.read_text())["model"]
+        assert "clamped_outputs" in before
+        assert not {"strides", "skips", "feedback"} & before.keys()
+    old = next(path for path in published if "cifar10-l12-bs3" in path.parent.name).read_text()
+    path = tmp_path / "settings.toml"
+    path.write_text(re.sub(r"pooled = \[[^]]*\]", "pooled = [3, 5, 9]", old))
+    settings = read_settings(path)
+    assert settings.model.pooled == [3, 5, 9]
+    assert clamped_outputs(settings) == []  # as it was, though that flips
+    assert (settings.model.strides, settings.model.skips, settings.model.feedback) == ([], [], 1.0)
+    assert settings.recipe != read_preset("cifar10-l12-bs3", ["model.pooled=[3, 5, 9]"]).recipe
 
 
 def test_width_keeps_the_gain_of_the_initial_weights() -> None:

@@ -132,8 +132,9 @@ class AnalogBlock(nn.Module):
         message = (
             f"{self.label} has not settled: units still move by {moves:.2g} after {made}, so its gradient is not one of "
             "an equilibrium. Give it more sweeps, or a tolerance and many (`FixedPoint(100, tolerance=1e-5)`). If that does "
-            "not help, its weights are too large, or max-pooling inside it flips between positions: take smaller weights, or "
-            'average pooling. Where a block is meant to stop early, give it unsettled="ignore".'
+            "not help, its weights are too large, or max-pooling inside it flips between positions: take smaller weights, "
+            "average pooling, or above max-pooling a layer that is never negative, such as clamp(0.5). Where a block is meant "
+            'to stop early, give it unsettled="ignore".'
         )
         if self.unsettled == "raise":
             raise UnsettledError(message)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from copy import deepcopy
-from dataclasses import dataclass
 from typing import TypeVar
 
 from torch import Tensor, nn
@@ -13,39 +11,19 @@ from torch import Tensor, nn
 from ffebm.activation import Activation, clamp, identity
 from ffebm.block import EnergyBlock, Unsettled
 from ffebm.checks import check_size, check_type
-from ffebm.energy import Hopfield
+from ffebm.energy import Edge, Hopfield
 from ffebm.feedforward import Feedforward
 from ffebm.gradient import EquilibriumPropagation, GradientEstimator
 from ffebm.initialisation import Gains, initialise, scale_
-from ffebm.interaction import Convolution, Dense, Interaction, Shape
+from ffebm.interaction import Interaction, Shape
+from ffebm.layer import ConvLayer, DenseLayer, Layer
 from ffebm.model import FFEBM, Criterion, LastNudge
-from ffebm.pooling import Pool
 from ffebm.relaxation import FixedPoint, Relaxation
-from ffebm.rules import block_sizes
+from ffebm.rules import block_sizes, check_skips
+
+__all__ = ["ConvLayer", "DenseLayer", "Layer", "build"]
 
 T = TypeVar("T")
-
-
-class Layer:
-    """A layer of units, as `build` takes it."""
-
-
-@dataclass(frozen=True)
-class ConvLayer(Layer):
-    """A layer of channels × height × width units; the pooling, if any, comes after its convolution."""
-
-    channels: int
-    kernel: int = 3
-    stride: int = 1
-    padding: int = 1
-    pool: Pool | None = None
-
-
-@dataclass(frozen=True)
-class DenseLayer(Layer):
-    """A layer of units that are connected to all of the layer below."""
-
-    features: int
 
 
 def build(
@@ -55,7 +33,8 @@ def build(
     classes: int,
     *,
     activation: Activation = clamp(0.5),
-    output_activation: Activation | Sequence[Activation] = identity(),
+    output_activation: Activation | Sequence[Activation | None] | None = None,
+    feedback: float = 1.0,
     batch_norm: bool | Sequence[bool] = True,
     norm_eps: float = 1e-5,
     relax: Relaxation = FixedPoint(20),
@@ -70,13 +49,17 @@ def build(
     r"""The ff-EBM whose layers, cut into blocks, are `layers`.
 
     The connection *into* the first layer of each block is digital: convolution, pooling, batch-norm, which is the stage
-    $F^k$. Those between the layers of a block are analog. A flatten and a linear layer read out the last block.
+    $F^k$. Those between the layers of a block are analog, skip connections (`ConvLayer(32, skip=2)`) among them. A flatten
+    and a linear layer read out the last block.
 
     Args:
         input_shape: of one sample, such as (3, 32, 32).
         split: a block size (the last block takes what is left over), or the size of every block.
         activation: of all layers but the outputs of blocks.
-        output_activation: of the last layer of each block, one for all or one per block; the paper leaves them unclamped.
+        output_activation: of the last layer of each block, one for all or one per block, and taken as it is. None is the
+            paper's `identity()`, but `activation` where max-pooling lies under the layer: inside a block it never settles
+            below a layer that may be negative.
+        feedback: how much of a current comes back, ε, in every block: see `Hopfield`. 1 is the paper's.
         batch_norm: whether a stage normalises, one answer for all or one per block. Where it does not, it has a bias.
         norm_eps: what batch-norms add to variances; take less where large blocks hand on fainter signals.
         estimator: one for all, or one per block.
@@ -94,11 +77,11 @@ def build(
     for layer in layers:
         check_type("layers", layer, Layer, "ConvLayer(32) or DenseLayer(10)")
     sizes = block_sizes(len(layers), split)
+    check_skips([(number - back, number) for number, layer in enumerate(layers, 1) for back in layer.skips], sizes)
     count = len(sizes)
     stages: list[nn.Module] = []
     blocks: list[EnergyBlock] = []
     shape: Shape = tuple(input_shape)
-    remaining = iter(layers)
     for number, (size, output, norm, gradient) in enumerate(
         zip(
             sizes,
@@ -109,18 +92,15 @@ def build(
         ),
         1,
     ):
-        first, *inner = (next(remaining) for _ in range(size))
-        connection = _edge(shape, first, bias=not norm)
+        own = layers[(before := sum(sizes[: number - 1])) : before + size]
+        connection = own[0].connection(shape, bias=not norm)
         shape = connection.out_shape(shape)
         stages.append(Feedforward(connection, _norm(shape, norm_eps, gains) if norm else None))
-        edges: list[Interaction] = []
-        for layer in inner:
-            edge = _edge(shape, layer, bias=True)
-            scale_(edge.bias, gains.biases)
-            edges.append(edge)
-            shape = edge.out_shape(shape)
-        energy = Hopfield(edges, [*[activation] * (size - 1), output])
-        blocks.append(EnergyBlock(energy, relax, gradient, name=f"block {number} of {count}", unsettled=unsettled))
+        chain, skips, shape = _edges(own, shape, before + 1, gains)
+        name = f"block {number} of {count}"
+        last = _output_activation(chain, activation, name) if output is None else output
+        energy = Hopfield([*chain, *skips], [*[activation] * (size - 1), last], feedback=feedback)
+        blocks.append(EnergyBlock(energy, relax, gradient, name=name, unsettled=unsettled))
     linear = nn.Linear(math.prod(shape), classes)
     scale_(linear.weight, gains.readout)
     readout = nn.Sequential(nn.Flatten(), linear)
@@ -128,25 +108,45 @@ def build(
     return model if weights is None else initialise(model, weights)
 
 
-def _edge(shape: Shape, layer: Layer, bias: bool) -> Dense | Convolution:
-    """The connection from a layer of this shape into `layer`."""
-    if isinstance(layer, DenseLayer):
-        return Dense(math.prod(shape), layer.features, bias)
-    assert isinstance(layer, ConvLayer)
-    if len(shape) != 3:
+def _edges(layers: Sequence[Layer], shape: Shape, first: int, gains: Gains) -> tuple[list[Interaction], list[Edge], Shape]:
+    """The chain through the layers of a block, the skip connections besides it, and the shape of the last layer.
+
+    Args:
+        shape: of the first of them.
+        first: its number in the model, from 1.
+    """
+    shapes = [shape]
+    chain: list[Interaction] = []
+    skips: list[Edge] = []
+    for place, layer in enumerate(layers[1:], 1):
+        edge = layer.connection(shapes[-1], bias=True)
+        scale_(edge.bias, gains.biases)
+        chain.append(edge)
+        shapes.append(edge.out_shape(shapes[-1]))
+        for start in (place - back for back in layer.skips):
+            shortcut = layer.shortcut(shapes[start], layers[start + 1 : place + 1])
+            if (reached := shortcut.out_shape(shapes[start])) != shapes[-1]:
+                raise ValueError(
+                    f"The skip connection from layer {first + start} to layer {first + place} (counted from 1) ends in shape "
+                    f"{reached}, and the way around it in {shapes[-1]}: it follows strides and pooling, nothing else. Pad the "
+                    "layers on the way, by 1 where kernels are 3 × 3, and let windows divide the image."
+                )
+            skips.append(Edge(start, place, shortcut))
+    return chain, skips, shapes[-1]
+
+
+def _output_activation(chain: Sequence[Interaction], activation: Activation, block: str) -> Activation:
+    """That of a block's last layer, where it is left open: unclamped, but with max-pooling under it like the others.
+
+    Below a layer that may be negative, max-pooling never settles: docs/theory.md, Pooling that settles.
+    """
+    if activation.signed and any(edge.chooses for edge in chain):
         raise ValueError(
-            f"A convolutional layer of {layer.channels} channels stands on a layer of shape {shape}: "
-            "convolutions need (channels, height, width) below them, so put dense layers last."
+            f"{block.capitalize()} has max-pooling inside, and its layers ({activation}) may be negative: sweeps would flip "
+            "between positions for ever. Take `AveragePool` or `SoftPool`, or an `activation` that is not negative, such as "
+            "clamp(0.5). To have it as it is, give `output_activation`, too."
         )
-    return Convolution(
-        shape[0],
-        layer.channels,
-        layer.kernel,
-        stride=layer.stride,
-        padding=layer.padding,
-        pool=deepcopy(layer.pool),
-        bias=bias,
-    )
+    return activation if chain and chain[-1].chooses else identity()
 
 
 def _norm(shape: Shape, eps: float, gains: Gains) -> nn.Module:

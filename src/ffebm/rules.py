@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Literal
 
@@ -31,3 +31,26 @@ def block_sizes(layers: int, split: int | Sequence[int]) -> list[int]:
             "its blocks must take every layer exactly once."
         )
     return sizes
+
+
+def check_skips(skips: Iterable[Sequence[int]], sizes: Sequence[int]) -> None:
+    """Refuse skip connections, each from a layer to a layer (counted from 1), that blocks of these sizes cannot have.
+
+    >>> check_skips([(1, 3), (4, 6)], [3, 3])
+    """
+    firsts = [first for block, size in enumerate(sizes) for first in [1 + sum(sizes[:block])] * size]  # of every layer's block
+    seen: set[tuple[int, int]] = set()
+    for start, end in skips:
+        what = f"The skip connection from layer {start} to layer {end} (counted from 1)"
+        if not 1 <= end <= len(firsts):
+            raise ValueError(f"{what} ends where there is no layer: they go from 1 to {len(firsts)}.")
+        if start < (first := firsts[end - 1]):
+            raise ValueError(
+                f"{what} leaves the block, which begins with layer {first}: the connection into a block is digital. Choose two "
+                "layers of one block, or a `split` that puts these into one."
+            )
+        if start > end - 2:
+            raise ValueError(f"{what} skips nothing: it must go up by 2 layers at least, and neighbours are tied anyway.")
+        if (start, end) in seen:
+            raise ValueError(f"{what} is there twice: two ties between the same layers are as one, so leave one out.")
+        seen.add((start, end))

@@ -21,12 +21,21 @@ def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: 
     """The model that settings describe, for images of a shape. Its weights come from torch's generator."""
     model = chosen.model
     pool = POOLS[model.pooling]
+    skips = {to: tuple(to - start for start, end in model.skips if end == to) for _, to in model.skips}
+    strides = model.strides or [1] * len(model.channels)
     layers: list[Layer] = [
-        ConvLayer(_scaled(size, model.width), pool=pool() if number in model.pooled else None)
-        for number, size in enumerate(model.channels, 1)
+        ConvLayer(
+            _scaled(size, model.width),
+            stride=stride,
+            pool=pool() if number in model.pooled else None,
+            skip=skips.get(number, ()),
+        )
+        for number, (size, stride) in enumerate(zip(model.channels, strides, strict=True), 1)
     ]
-    layers += [DenseLayer(_scaled(size, model.width)) for size in model.dense]
-    clamped = range(1, model.blocks + 1) if model.clamped_outputs == "all" else model.clamped_outputs
+    layers += [
+        DenseLayer(_scaled(size, model.width), skip=skips.get(number, ()))
+        for number, size in enumerate(model.dense, len(model.channels) + 1)
+    ]
     hard = clamp(model.slope)
     # The gain of a convolution grows with the square root of its channels: fewer of them get larger weights.
     weights = None if model.variance is None else partial(goe_, variance=model.variance / model.width)
@@ -37,7 +46,8 @@ def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: 
         model.split,
         classes,
         activation=hard,
-        output_activation=[hard if number in clamped else identity() for number in range(1, model.blocks + 1)],
+        output_activation=[hard if number in model.clamped else identity() for number in range(1, model.blocks + 1)],
+        feedback=model.feedback,
         batch_norm=[model.batch_norm == "all" or (model.batch_norm == "first" and i == 0) for i in range(model.blocks)],
         norm_eps=model.norm_eps,
         relax=FixedPoint(free.steps, tolerance=free.tolerance, order=free.order, omega=free.omega),

@@ -36,9 +36,9 @@ def read_preset_or_file(source: str | None, overrides: Iterable[str] = ()) -> Se
     return read_preset(source or DEFAULT, overrides)
 
 
-def _rank(name: str) -> tuple[int, int, int]:
-    """Small data sets and nets first; large blocks before small ones."""
+def _rank(name: str) -> tuple[int, int, int, str]:
+    """Small data sets and nets first; large blocks before small ones; then by name."""
     data, *_ = name.split("-")
     depth, size = (int(found[1]) if (found := re.search(rf"-{letter}(\d+)", name)) else 0 for letter in ("l", "bs"))
     order = ("digits", "cifar10", "cifar100", "imagenet32")
-    return order.index(data) if data in order else len(order), depth, -size
+    return order.index(data) if data in order else len(order), depth, -size, name

@@ -37,6 +37,11 @@ CONDITIONS = (
         Condition(key, lambda s: s.model.batch_norm != "off", "there is no batch-norm; take model.batch_norm=all")
         for key in ("model.norm_gain", "model.norm_eps")
     ),
+    Condition(
+        "model.feedback",
+        lambda s: max(s.model.block_sizes) > 1,
+        "in blocks of one layer nothing comes back; take a larger model.split",
+    ),
     Condition("model.pooling", lambda s: bool(s.model.pooled), "no layer is pooled; name some in model.pooled"),
     *(
         Condition(f"gradient.{name}", lambda s: s.gradient.kind != "bptt", THROUGH_TIME)

@@ -158,11 +158,11 @@ def _wanted(key: str, path: list[str], error: Mapping[str, Any]) -> str:
     info = KEYS.get(key)
     if error["type"] == "model_type":
         return f"this is a section, not a value; write {key}.KEY=VALUE"
-    if info is not None and "list" in str(info.annotation) and (len(path) > 2 or error["type"] == "list_type"):
-        alone = (
-            "a whole number or " if "int |" in str(info.annotation) else '"all" or ' if "all" in str(info.annotation) else ""
-        )
-        return f"input should be {alone}a list of whole numbers such as [2, 2]"
+    kind = "" if info is None else str(info.annotation)
+    if "list" in kind and (len(path) > 2 or error["type"] == "list_type"):
+        alone = "a whole number or " if "int |" in kind else '"all", "max-pooled" or ' if "all" in kind else ""
+        several = "pairs of whole numbers such as [[1, 3]]" if "list[list" in kind else "whole numbers such as [2, 2]"
+        return f"input should be {alone}a list of {several}"
     message = error["msg"].removeprefix("Value error, ").removesuffix(".")  # the library's are sentences
     return message[0].lower() + message[1:]
 

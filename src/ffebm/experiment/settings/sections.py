@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -12,7 +14,7 @@ from ffebm.checks import brief
 from ffebm.experiment.files import write_atomically
 from ffebm.experiment.settings.duration import in_words
 from ffebm.experiment.settings.paths import absolute, check_writable
-from ffebm.rules import Order, block_sizes
+from ffebm.rules import Order, block_sizes, check_skips
 
 SMALLEST, LARGEST = 1e-30, 1e30  # sizes of numbers: what 32-bit floats hold, with room for products of them
 MOST = 2**31 - 1  # of anything that is counted
@@ -38,7 +40,7 @@ class Section(BaseModel):
     @classmethod
     def _check_storable(cls, value: Any) -> Any:
         """Nothing passes that a tensor, a counter or the saved file could not hold."""
-        for part in value if isinstance(value, list) else [value]:
+        for part in _parts(value):
             if isinstance(part, float) and part != 0 and not SMALLEST <= abs(part) <= LARGEST:
                 raise ValueError(
                     f"a number must be 0 or between {SMALLEST:g} and {LARGEST:g} in size, as 32-bit floats hold it"
@@ -59,6 +61,15 @@ class Section(BaseModel):
             elif value is None:
                 values.pop(name) if info.default is None else values.update({name: "none"})
         return values
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """A value, or those in a list, however deep."""
+    if isinstance(value, list):
+        for part in value:
+            yield from _parts(part)
+    else:
+        yield value
 
 
 class Data(Section):
@@ -92,13 +103,21 @@ class Model(Section):
     dense: list[int] = Field(default=[], description="units of the fully connected layers behind them")
     pooled: list[int] = Field(default=[3], description="numbers of the layers, from 1, with pooling in front of them")
     pooling: Literal["max", "average", "soft"] = Field(default="max", description="over 2 × 2 units")
+    strides: list[int] = Field(default=[], description="of the convolutions, first to last; empty where all are 1")
+    skips: list[list[int]] = Field(
+        default=[], description="skip connections inside blocks, each [from, to] two layers, numbered from 1"
+    )
     split: int | list[int] = Field(default=2, description="layers per block, or the size of every block")
     width: float = Field(
         default=1.0, gt=0, description="scales all channels and dense units; keeps the gain of initial weights"
     )
     slope: float = Field(default=0.5, gt=0, description="of the activation clamp(slope · v, 0, 1)")
-    clamped_outputs: Literal["all"] | list[int] = Field(
-        default=[], description="numbers of the blocks, from 1, with a clamped output"
+    clamped_outputs: Literal["all", "max-pooled"] | list[int] = Field(
+        default="max-pooled",
+        description="numbers of the blocks, from 1, with a clamped output; max-pooled: where only that lets pooling settle",
+    )
+    feedback: float = Field(
+        default=1.0, gt=0, le=1, description="how much of a current comes back in blocks; less settles in fewer sweeps"
     )
     batch_norm: Literal["all", "first", "off"] = Field(default="all", description="blocks whose digital stage normalises")
     norm_gain: float = Field(
@@ -124,7 +143,15 @@ class Model(Section):
     )
     nudge: Literal["elastic", "stationary"] = Field(default="elastic", description="how the last block is nudged")
 
-    @field_validator("channels", "dense", "pooled")
+    @field_validator("skips")
+    @classmethod
+    def _pairs(cls, value: list[list[int]]) -> list[list[int]]:
+        for pair in value:
+            if len(pair) != 2:
+                raise ValueError(f"a skip connection is a pair [from, to] of two layers, such as [[1, 3]], not {brief(pair)}")
+        return value
+
+    @field_validator("channels", "dense", "pooled", "strides")
     @classmethod
     def _counts(cls, value: list[int]) -> list[int]:
         if min(value, default=1) < 1:
@@ -145,11 +172,18 @@ class Model(Section):
                 "take a smaller `width`"
             )
         blocks = self.blocks  # refuses a split that does not fit
+        check_skips(self.skips, self.block_sizes)
+        if self.strides and len(self.strides) != len(self.channels):
+            raise ValueError(
+                f"`strides` is {brief(self.strides)}, and {len(self.channels)} layers are convolutional; "
+                "give one for each, or [] where all are 1"
+            )
         if max(self.pooled, default=0) > len(self.channels):
             raise ValueError(f"`pooled` names layer {max(self.pooled)}, but {len(self.channels)} are convolutional")
         if isinstance(self.clamped_outputs, list) and not set(self.clamped_outputs) <= set(range(1, blocks + 1)):
             raise ValueError(
-                f"`clamped_outputs` is {brief(self.clamped_outputs)}, but blocks go from 1 to {blocks}; set it to [], too"
+                f"`clamped_outputs` is {brief(self.clamped_outputs)}, but blocks go from 1 to {blocks}; set it, too, "
+                "for example to max-pooled"
             )
         return self
 
@@ -158,8 +192,23 @@ class Model(Section):
         return len(self.channels) + len(self.dense)
 
     @property
+    def block_sizes(self) -> list[int]:
+        return block_sizes(self.layers, self.split)
+
+    @property
     def blocks(self) -> int:
-        return len(block_sizes(self.layers, self.split))
+        return len(self.block_sizes)
+
+    @property
+    def clamped(self) -> list[int]:
+        """Numbers of the blocks, from 1, whose output is clamped."""
+        if isinstance(self.clamped_outputs, list):
+            return self.clamped_outputs
+        ends = enumerate(zip(self.block_sizes, accumulate(self.block_sizes), strict=True), 1)
+        if self.clamped_outputs == "all":
+            return [number for number, _ in ends]
+        inside = self.pooling == "max"  # and not in the digital stage, where that of a block's first layer is
+        return [number for number, (size, last) in ends if inside and size > 1 and last in self.pooled]
 
 
 class Phase(Section):
@@ -304,10 +353,11 @@ class Settings(Section):
 
     @property
     def recipe(self) -> Settings:
-        """Without what only says where a run happens: the folder of its data, threads, devices."""
+        """Without what only says where a run happens: the folder of its data, threads, devices; and with outputs by number."""
         place = {"threads": None, "accelerator": "auto", "devices": 1, "nodes": 1}
         data = self.data.model_copy(update={"root": None, "workers": 0})
-        return self.model_copy(update={"data": data, "trainer": self.trainer.model_copy(update=place)})
+        model = self.model.model_copy(update={"clamped_outputs": self.model.clamped})
+        return self.model_copy(update={"data": data, "model": model, "trainer": self.trainer.model_copy(update=place)})
 
     def save(self, path: Path) -> None:
         write_atomically(path, tomli_w.dumps(self.as_toml()).encode())
