@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from ffebm import (
-    SystemBlock,
     DivergenceError,
     EquilibriumPropagation,
     FixedPoint,
@@ -17,6 +16,7 @@ from ffebm import (
     RecurrentBackprop,
     State,
     Stencil,
+    SystemBlock,
 )
 from ffebm.testing import finite_differences
 

@@ -178,6 +178,7 @@ def test_variants_are_short_names_of_stencils() -> None:
         "centered": Stencil.centered(),
         "positive": Stencil.one_sided(linearised=False),
         "negative": Stencil.one_sided(-1, linearised=False),
+        "one-sided": Stencil.one_sided(),
     }.items():
         energy, x = skipping(HARD)
         ours = gradient(energy, x, EquilibriumPropagation(NUDGED, variant=variant))

@@ -21,7 +21,7 @@ from ffebm.relaxation import FixedPoint, Relaxation, Relaxed
 from ffebm.state import Deltas, State, errors_of_samples, in_complex_numbers, of_samples
 from ffebm.system import FREE, Gradients, Phase, PhasesObserver, Simulated, System
 
-Variant = Literal["centered", "positive", "negative"]
+Variant = Literal["centered", "positive", "negative", "one-sided", "random-sign"]
 Scale = Literal["unit", "paper"]
 S = TypeVar("S", bound=System)
 
@@ -32,6 +32,8 @@ _STENCILS: dict[Variant, Stencil] = {
     "centered": Stencil.centered(),
     "positive": Stencil.one_sided(1, linearised=False),
     "negative": Stencil.one_sided(-1, linearised=False),
+    "one-sided": Stencil.one_sided(),
+    "random-sign": Stencil.random_sign(),
 }
 
 
@@ -53,7 +55,8 @@ class EquilibriumPropagation(ImplicitEstimator):
             `roots(n)`. A linearised one nudges the last block, too, by the gradient of the loss at the free equilibrium.
         variant: a short name for a stencil. `"centered"` has an error of order β²; `"positive"` and `"negative"` contrast one
             nudged state with the free one, at half the cost of the nudged phase, with an error of order β, and only where the
-            free phase settles: what it still moves by enters the contrast, which cancels in the centered variant.
+            free phase settles: what it still moves by enters the contrast, which cancels in the centered variant. `"one-sided"`
+            and `"random-sign"` are linearised.
         scale: `"unit"` brings each sample's error signal to norm 1 before the nudge and undoes it after, so that results
             do not change when a loss is scaled, summed instead of averaged, or accumulated. `"paper"` nudges by β times
             the per-sample gradient of a loss that is averaged over the batch, as the paper does. The elastic nudge of a

@@ -252,7 +252,9 @@ class Gradient(Phase):
         default=0.99, gt=0, lt=1, description="smallest cosine with settled phases' gradient, for calibrated sweeps"
     )
     beta: float = Field(default=0.05, gt=0, description="strength of the nudge (ep)")
-    variant: Literal["centered", "positive", "negative"] = Field(default="centered", description="signs of the nudge (ep)")
+    variant: Literal["centered", "positive", "negative", "one-sided", "random-sign"] = Field(
+        default="centered", description="signs of the nudge; the last two are linearised (ep)"
+    )
     scale: Literal["unit", "paper"] = Field(
         default="unit", description="nudge by the direction of the error, or by its size too (ep)"
     )

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
 from ffebm.errors import DivergenceError
 from ffebm.experiment.data import Batch, Batches, Dataset
+from ffebm.experiment.data.augmentation import seeded
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.settings import Settings
 from ffebm.model import FFEBM
@@ -84,7 +85,10 @@ class Learner(LightningModule):
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         return batch._replace(x=batch.x.to(memory_format=torch.channels_last))
 
-    def training_step(self, batch: Batch, _index: int) -> Tensor:
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        # What a step draws, as random signs of nudges, depends on where it is alone: a run goes on to the same result.
+        part = index % self.trainer.accumulate_grad_batches * self.trainer.world_size + self.trainer.global_rank
+        torch.manual_seed(seeded(self.settings.seed, self.global_step, part).initial_seed())
         output = None
         try:
             output = self.model(batch.x, batch.y)
