@@ -15,9 +15,21 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ffebm import Convolution, Dense, Energy, EquilibriumPropagation, FixedPoint, Hopfield, MaxPool, clamp, identity
-from ffebm.energy import State
-from ffebm.gradient.estimator import differentiate
+from ffebm import (
+    Convolution,
+    Dense,
+    Energy,
+    EquilibriumPropagation,
+    FixedPoint,
+    Hopfield,
+    MaxPool,
+    Phase,
+    Simulated,
+    State,
+    clamp,
+    identity,
+)
+from ffebm.state import error_at
 
 
 def main() -> None:
@@ -57,15 +69,15 @@ def conv(channels: int, pool: MaxPool | None = None) -> Hopfield:
 def errors(energy: Energy, x: Tensor, beta: float) -> tuple[float, float]:
     """Of subtracting energies, and of subtracting states."""
     estimator = EquilibriumPropagation(FixedPoint(40, order="output-first"), beta=beta)
-    with torch.no_grad():
-        state = FixedPoint(100)(energy, x).state
-    deltas = (*[None] * (len(state) - 1), torch.randn_like(state[-1]))
-    high, low = estimator.nudged(energy, x, state, estimator.stationary(deltas, estimator.sizes(deltas)))
+    system = Simulated(energy, FixedPoint(100))
+    (free,) = system.settle(x, [Phase()])
+    deltas = error_at(system.output, torch.randn_like(free.state[system.output]), len(free.state))
+    phases = estimator.phases(estimator.stationary(deltas, estimator.sizes(deltas)), x)
+    high, low = estimator.read(system, x, free.state, phases)
 
     def weight_gradient(energy: Energy, x: Tensor, high: State, low: State, naive: bool) -> Tensor:
-        x = x.clone().requires_grad_()
-        difference = energy(high, x) - energy(low, x) if naive else energy.contrast(high, low, x)
-        return differentiate(difference.sum(), x, energy).parameters["interactions.0.weight"].double()
+        contrast = Energy.contrast_gradient if naive else type(energy).contrast_gradient
+        return contrast(energy, high, low, x, x.new_ones(len(x)))[1]["interactions.0.weight"].double()
 
     wide = tuple(s.double() for s in high), tuple(s.double() for s in low)
     truth = weight_gradient(deepcopy(energy).double(), x.double(), *wide, naive=False)

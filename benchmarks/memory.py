@@ -12,10 +12,10 @@ from pathlib import Path
 
 from rich.progress import track
 
-from ffebm import relaxation
 from ffebm.experiment.benchmark import Net, Schedule, inference_memory
 from ffebm.experiment.benchmark.speed import memory
 from ffebm.experiment.environment import describe_environment
+from ffebm.relaxation import relaxation
 
 RESULT = Path(__file__).parent.parent / "results" / "memory.md"
 NET = Net("conv12", 0.125, 128)

@@ -17,7 +17,7 @@ import torch
 from matplotlib.figure import Figure
 from rich.progress import track
 
-from ffebm import ConvLayer, build, relaxation
+from ffebm import ConvLayer, build
 from ffebm.energy import Hopfield
 from ffebm.experiment.architectures import build_model
 from ffebm.experiment.benchmark.meter import Task, fastest, matrix_product, operations, peak_memory
@@ -27,6 +27,7 @@ from ffebm.experiment.environment import describe_environment
 from ffebm.experiment.preset import read_preset
 from ffebm.experiment.settings import Settings
 from ffebm.feedforward import Feedforward
+from ffebm.relaxation import relaxation
 
 ROOT = Path(__file__).parent.parent
 IMAGES = 1_281_167  # of ImageNet32's training set

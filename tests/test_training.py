@@ -366,8 +366,8 @@ def test_parts_of_a_batch_add_up_to_it(tmp_path: Path) -> None:
             assert a[key] == pytest.approx(b[key], rel=1e-9)
 
 
-def test_resuming_while_accumulating(tmp_path: Path) -> None:
-    settings = ("trainer.accumulate=2", "trainer.keep=100")
+def test_resuming_while_accumulating_and_drawing_signs(tmp_path: Path) -> None:
+    settings = ("trainer.accumulate=2", "trainer.keep=100", "gradient.variant=random-sign")
     run_small(tmp_path / "whole", *settings)
     run = Run(tmp_path / "resumed")
     shutil.copytree(tmp_path / "whole", run.folder)
