@@ -132,6 +132,8 @@ class Simulated(System):
     All phases relax as one batch. A batch larger than the processor's cache relaxes portion by portion.
     """
 
+    _whole = False  # whether the energy belongs to one batch, which then is not cut
+
     def __init__(self, energy: Energy, relax: Relaxation) -> None:
         super().__init__()
         self.energy = energy
@@ -176,12 +178,17 @@ class Simulated(System):
         return Gradients(*self.energy.contrast_gradient(high, low, x, weights)).within("energy")
 
     def latched(self, state: State) -> Self:
-        return with_children(self, energy=self.energy.latched(state))
+        energy = self.energy.latched(state)
+        other = with_children(self, energy=energy)
+        other._whole = self._whole or energy is not self.energy
+        return other
 
     def holomorphic(self) -> Self:
         return with_children(self, energy=self.energy.holomorphic())
 
     def portions(self, x: Tensor, state: State, phases: int) -> list[slice]:
+        if self._whole:
+            return super().portions(x, state, phases)
         return portions(len(x), (x[:1], *(s[:1] for s in state)) * phases)
 
 
