@@ -70,7 +70,8 @@ class Relaxation(ABC):
     ) -> Relaxed:
         """Relax from `start` (default: the energy's own), tilted by `nudge`; `observer` sees every state on the way."""
         check_input(x)
-        recorded = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *energy.parameters(), *(start or ())))
+        given = () if start is None else start
+        recorded = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *energy.parameters(), *given))
         begin = None if start is None else lambda: start
         return self.settle(Problem(energy, x, nudge, begin, recorded=recorded), observer)
 
