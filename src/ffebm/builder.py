@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -26,8 +27,12 @@ from ffebm.rules import block_sizes
 T = TypeVar("T")
 
 
-class Layer:
+class Layer(ABC):
     """A layer of units, as `build` takes it."""
+
+    @abstractmethod
+    def connection(self, shape: Shape, bias: bool) -> Dense | Convolution:
+        """The connection from a layer of this shape into this one."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +45,24 @@ class ConvLayer(Layer):
     padding: int = 1
     pool: Pool | None = None
 
+    def connection(self, shape: Shape, bias: bool) -> Convolution:
+        if len(shape) != 3:
+            raise ValueError(
+                f"A convolutional layer of {self.channels} channels stands on a layer of shape {shape}: "
+                "convolutions need (channels, height, width) below them, so put dense layers last."
+            )
+        pool = deepcopy(self.pool)
+        return Convolution(shape[0], self.channels, self.kernel, stride=self.stride, padding=self.padding, pool=pool, bias=bias)
+
 
 @dataclass(frozen=True)
 class DenseLayer(Layer):
     """A layer of units that are connected to all of the layer below."""
 
     features: int
+
+    def connection(self, shape: Shape, bias: bool) -> Dense:
+        return Dense(math.prod(shape), self.features, bias)
 
 
 def build(
@@ -130,23 +147,7 @@ def build(
 
 def _edge(shape: Shape, layer: Layer, bias: bool) -> Dense | Convolution:
     """The connection from a layer of this shape into `layer`."""
-    if isinstance(layer, DenseLayer):
-        return Dense(math.prod(shape), layer.features, bias)
-    assert isinstance(layer, ConvLayer)
-    if len(shape) != 3:
-        raise ValueError(
-            f"A convolutional layer of {layer.channels} channels stands on a layer of shape {shape}: "
-            "convolutions need (channels, height, width) below them, so put dense layers last."
-        )
-    return Convolution(
-        shape[0],
-        layer.channels,
-        layer.kernel,
-        stride=layer.stride,
-        padding=layer.padding,
-        pool=deepcopy(layer.pool),
-        bias=bias,
-    )
+    return layer.connection(shape, bias)
 
 
 def _norm(shape: Shape, eps: float, gains: Gains) -> nn.Module:
