@@ -402,14 +402,17 @@ def test_a_custom_sweep_is_not_replaced_by_the_fast_one() -> None:
         assert not torch.allclose(Halfway(3)(energy, x).state[0], FixedPoint(3)(energy, x).state[0])
 
 
-@given(batch_size=st.integers(1, 300), bytes_each=st.integers(1, 10**6))
-def test_portions_take_every_sample_once_and_fit_the_cache(batch_size: int, bytes_each: int) -> None:
-    sample = [torch.empty(bytes_each, dtype=torch.uint8)]
-    parts = portions.portions(batch_size, sample)
-    assert [i for part in parts for i in range(batch_size)[part]] == list(range(batch_size))
-    sizes = [part.stop - part.start for part in parts]
-    assert max(sizes) - min(sizes) <= 1
-    assert max(sizes) == 1 or max(sizes) * bytes_each <= portions.CACHE + bytes_each
+@given(samples=st.integers(1, 300), units=st.integers(1, 50), cache=st.integers(1, 2000))
+def test_portions_take_every_sample_once_and_fit_the_cache(samples: int, units: int, cache: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(portions, "CACHE", cache)
+        sample = [torch.zeros(1, units)]
+        parts = portions.portions(samples, sample)
+        assert [i for part in parts for i in range(samples)[part]] == list(range(samples))
+        sizes = [part.stop - part.start for part in parts]
+        assert max(sizes) - min(sizes) <= 1
+        assert max(sizes) == 1 or 4 * units * max(sizes) <= cache
+        assert all(len(portions.portions(size, sample)) == 1 for size in sizes), "cutting again changes nothing"
 
 
 @given(omega=st.floats(0.1, 1.9), scale=st.floats(0.1, 3), seed=st.integers(0, 1000))
