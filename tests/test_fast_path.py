@@ -107,6 +107,8 @@ class Case:
         outputs = ACTIVATIONS[self.inner] if self.clamped else identity()
         activations = [*[ACTIVATIONS[self.inner]] * (self.layers - 1), outputs]
         energy = Hopfield(parts, activations, feedback=self.feedback).to(self.dtype)
+        for edge in energy.edges:
+            edge.weight.data.div_(2)  # over-relaxed, many edges between unclamped layers would run away
         x = torch.randn(SAMPLES, *self.shape(0), dtype=self.dtype)
         if self.channels_last and x.dim() == 4:
             energy, x = energy.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)

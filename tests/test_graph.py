@@ -124,12 +124,14 @@ EXACT: dict[str, GradientEstimator] = {
 @pytest.mark.parametrize("smooth", [True, False])
 def test_every_estimator_gives_the_gradient_of_finite_differences_on_a_graph(feedback: float, smooth: bool) -> None:
     energy = network([(0, 1), (1, 2), (2, 3), (0, 2), (0, 3), (0, 1)], feedback=feedback, smooth=smooth)
-    x, weights = torch.rand(3, 5, dtype=torch.float64), torch.randn(3, 3, dtype=torch.float64)
+    x = torch.rand(3, 5, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(3, sum(SIZES), dtype=torch.float64)
 
     def loss(estimator: GradientEstimator) -> Tensor:
-        return (weights * EnergyBlock(energy, CONVERGED, estimator)(x)).sum()
+        """Of all layers: errors that enter below the output are felt by as much as the layer weighs."""
+        return (weights * torch.cat(EnergyBlock(energy, CONVERGED, estimator).equilibrium(x).state, 1)).sum()
 
-    parameters = dict(energy.named_parameters())
+    parameters = {"x": x, **dict(energy.named_parameters())}
     slopes = finite_differences(lambda: loss(BackpropThroughTime()), parameters)
     for name, estimator in EXACT.items():
         found = torch.autograd.grad(loss(estimator), list(parameters.values()))
