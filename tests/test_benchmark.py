@@ -16,7 +16,6 @@ from PIL import Image
 from rich.console import Console
 from torch import nn
 
-from ffebm import relaxation
 from ffebm.experiment.benchmark import PAPER, PLAIN, STEADY, Net, by_block, by_operation, measure, methods, speed
 from ffebm.experiment.benchmark.command import GRID, _data, parse, run_benchmark, summary
 from ffebm.experiment.benchmark.meter import fastest, operations
@@ -24,6 +23,7 @@ from ffebm.experiment.benchmark.speed import Measurement, step
 from ffebm.experiment.benchmark.subjects import feedforward, noise
 from ffebm.experiment.data import digits
 from ffebm.experiment.errors import UserError
+from ffebm.relaxation import relaxation
 from test_data import write_cifar10
 
 SMALL = Net("conv12", 0.03125, 3)

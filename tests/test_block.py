@@ -64,7 +64,7 @@ def step_losses(net: FFEBM, x: Tensor, y: Tensor) -> Tensor:
     return losses
 
 
-def test_inside_a_sequential_with_any_module(estimator: GradientEstimator) -> None:
+def test_gradients_flow_through_blocks_between_any_modules_of_a_sequential(estimator: GradientEstimator) -> None:
     net = nn.Sequential(
         nn.Conv2d(3, 4, 3, padding=1),
         nn.BatchNorm2d(4),
@@ -94,7 +94,7 @@ def test_trains_in_a_plain_loop(estimator: GradientEstimator) -> None:
     assert history[-1] < 0.5 * history[0]
 
 
-def test_batch_norm_moves_once_a_step(estimator: GradientEstimator) -> None:
+def test_batch_norm_updates_its_statistics_once_a_step(estimator: GradientEstimator) -> None:
     net = model(estimator)
     x, y = data()
     step_losses(net, x, y).mean().backward()
@@ -108,7 +108,7 @@ def test_batch_norm_moves_once_a_step(estimator: GradientEstimator) -> None:
     torch.testing.assert_close(norms[0].running_mean, 0.1 * once)
 
 
-def test_frozen_parameters_stay(estimator: GradientEstimator) -> None:
+def test_frozen_parameters_get_no_gradient_and_do_not_change(estimator: GradientEstimator) -> None:
     net = model(estimator)
     frozen = net.blocks[0].energy.edges[0].weight
     frozen.requires_grad_(False)
@@ -123,7 +123,7 @@ def test_frozen_parameters_stay(estimator: GradientEstimator) -> None:
         assert torch.equal(old, p) == (not p.requires_grad)
 
 
-def test_a_block_that_is_frozen_whole_still_passes_errors_on(estimator: GradientEstimator) -> None:
+def test_a_frozen_block_still_gives_its_input_a_gradient(estimator: GradientEstimator) -> None:
     block = EnergyBlock(Hopfield([Dense(6, 4)]), estimator=estimator).requires_grad_(False)
     x = torch.rand(2, 6, requires_grad=True)
     block(x).sum().backward()
@@ -133,7 +133,7 @@ def test_a_block_that_is_frozen_whole_still_passes_errors_on(estimator: Gradient
 
 @pytest.mark.parametrize("name", ["EP", "recurrent backprop"])
 @pytest.mark.parametrize("elastic", [True, False])
-def test_second_derivatives_raise(name: str, elastic: bool) -> None:
+def test_second_derivatives_through_a_relaxation_raise(name: str, elastic: bool) -> None:
     net = model(ESTIMATORS[name])
     x, y = data()
     loss = step_losses(net, x, y).mean() if elastic else net(x).logits.square().mean()
@@ -141,7 +141,7 @@ def test_second_derivatives_raise(name: str, elastic: bool) -> None:
         torch.autograd.grad(loss, list(net.parameters()), create_graph=True)
 
 
-def test_inference_gives_the_training_forward(estimator: GradientEstimator) -> None:
+def test_no_grad_and_inference_mode_give_the_outputs_of_training(estimator: GradientEstimator) -> None:
     net = model(estimator)
     for module in net.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -172,14 +172,14 @@ def test_custom_energies_work_in_inference_mode() -> None:
         torch.testing.assert_close(block(x + 0), expected, rtol=0, atol=0)
 
 
-def test_state_dict_round_trip(estimator: GradientEstimator) -> None:
+def test_a_loaded_state_dict_gives_the_same_outputs(estimator: GradientEstimator) -> None:
     net, other = model(estimator), model(estimator)
     other.load_state_dict(net.state_dict())
     x, _ = data()
     torch.testing.assert_close(other(x).logits, net(x).logits, rtol=0, atol=0)
 
 
-def test_deepcopy_and_pickle(estimator: GradientEstimator) -> None:
+def test_copies_and_pickles_of_a_used_model_give_the_same_outputs(estimator: GradientEstimator) -> None:
     net = model(estimator)
     x, y = data()
     step_losses(net, x, y).mean().backward()  # leaves residuals and gradients behind, which must copy too
@@ -189,7 +189,7 @@ def test_deepcopy_and_pickle(estimator: GradientEstimator) -> None:
         assert repr(other) == repr(net)
 
 
-def test_float64(estimator: GradientEstimator) -> None:
+def test_a_float64_model_has_float64_outputs_and_gradients(estimator: GradientEstimator) -> None:
     net = model(estimator).double()
     x, y = data()
     out = net(x.double(), y)
@@ -198,7 +198,7 @@ def test_float64(estimator: GradientEstimator) -> None:
     assert all(p.grad is not None and p.grad.dtype == torch.float64 for p in net.parameters())
 
 
-def test_bfloat16_autocast_around_the_model(estimator: GradientEstimator) -> None:
+def test_gradients_under_bfloat16_autocast_are_close_to_those_in_float32(estimator: GradientEstimator) -> None:
     """Blocks leave autocast, so gradients come close to those in float32; plain bfloat16 states would have lost them."""
     torch.manual_seed(0)
     net = model(estimator)
@@ -244,7 +244,7 @@ def test_gradients_are_of_the_parameters_used_in_the_forward_pass(estimator: Gra
     assert all(p.grad is None for p in block.parameters())
 
 
-def test_parametrised_weights(estimator: GradientEstimator) -> None:
+def test_a_parametrisation_of_an_edge_is_differentiated_through(estimator: GradientEstimator) -> None:
     """A parametrisation of an edge (here: half the weight) is differentiated through."""
 
     class Half(nn.Module):
@@ -264,7 +264,7 @@ def test_parametrised_weights(estimator: GradientEstimator) -> None:
     torch.testing.assert_close(original.grad * 2, plain.weight.grad)
 
 
-def test_changing_parameters_before_backward_is_caught() -> None:
+def test_parameters_changed_between_forward_and_backward_raise() -> None:
     block = EnergyBlock(Hopfield([Dense(6, 4)]))
     out = block(torch.rand(2, 6))
     with torch.no_grad():
@@ -273,7 +273,7 @@ def test_changing_parameters_before_backward_is_caught() -> None:
         out.sum().backward()
 
 
-def test_unused_parameters_get_zeros() -> None:
+def test_parameters_that_play_no_part_get_a_gradient_of_zeros() -> None:
     energy = Hopfield([Dense(6, 4)])
     energy.register_parameter("spare", nn.Parameter(torch.ones(2)))
     EnergyBlock(energy)(torch.rand(2, 6)).sum().backward()
@@ -301,7 +301,7 @@ def test_divergence_in_the_backward_pass_names_the_block() -> None:
 
 
 @pytest.mark.parametrize("device", ["cuda", "mps"])
-def test_other_devices(device: str) -> None:
+def test_a_step_runs_on_other_devices(device: str) -> None:
     if not getattr(torch, device).is_available():
         pytest.skip(f"no {device} here")
     net = model(EquilibriumPropagation()).to(device)
@@ -310,7 +310,7 @@ def test_other_devices(device: str) -> None:
     assert all(p.grad is not None and p.grad.device.type == device for p in net.parameters())
 
 
-def test_the_meta_device_runs_the_shapes() -> None:
+def test_a_sweep_on_the_meta_device_has_the_right_shapes() -> None:
     """No device is assumed: everything but the check for divergence runs where there are no numbers."""
     energy = Hopfield([Convolution(4, 4, padding=1), Dense(4 * 36, 7)]).to("meta")
     x = torch.empty(2, 4, 6, 6, device="meta")
@@ -329,7 +329,7 @@ def test_divergence_of_the_adjoint_names_the_block() -> None:
         out.sum().backward()
 
 
-def test_recorded_sweeps_report_on_the_free_phase() -> None:
+def test_residual_and_sweeps_of_unrolled_are_those_of_its_free_phase() -> None:
     block = EnergyBlock(Hopfield([Dense(6, 4)]), FixedPoint(50, tolerance=1e-3), Unrolled(FixedPoint(3)))
     block(torch.rand(3, 6))
     free = block.relax(block.energy, torch.rand(3, 6))
@@ -338,7 +338,7 @@ def test_recorded_sweeps_report_on_the_free_phase() -> None:
     assert (block.sweeps > 3).any()
 
 
-def test_one_tensor_under_two_names_and_buffers_through_functional_call(estimator: GradientEstimator) -> None:
+def test_functional_call_with_one_tensor_under_two_names_sums_its_gradients(estimator: GradientEstimator) -> None:
     """What `functional_call` puts into a block for one call is what its gradient is of."""
     energy = Hopfield([Dense(5, 5, bias=False), Dense(5, 5, bias=False)])
     block = EnergyBlock(energy, FixedPoint(60), estimator)
@@ -364,7 +364,7 @@ class Gained(Energy):
         return (state[0].square() / 2 - self.gain * state[0] * x).sum(1)
 
 
-def test_buffers_are_those_of_the_forward_pass() -> None:
+def test_the_gradient_uses_the_buffers_of_the_forward_pass() -> None:
     block = EnergyBlock(Gained())
     x = torch.rand(2, 3, requires_grad=True)
     functional_call(block, {"energy.gain": torch.tensor(3.0)}, (x,)).sum().backward()
@@ -376,7 +376,7 @@ def test_buffers_are_those_of_the_forward_pass() -> None:
 
 
 @pytest.mark.parametrize("elastic", [True, False])
-def test_two_threads_share_a_model(elastic: bool) -> None:
+def test_two_threads_differentiate_the_same_model_at_once(elastic: bool) -> None:
     """The backward pass never touches the module that it differentiates."""
     net = model(EquilibriumPropagation())
     parameters = dict(net.named_parameters())
@@ -411,7 +411,7 @@ def test_a_state_of_the_wrong_shape_is_refused(start: object) -> None:
 
 
 @pytest.mark.parametrize("part", [nn.BatchNorm1d(3), nn.Dropout()])
-def test_energies_keep_samples_apart(part: nn.Module) -> None:
+def test_an_energy_with_batch_norm_or_dropout_is_refused(part: nn.Module) -> None:
     energy = Gained()
     energy.part = part
     with pytest.raises(ValueError, match=r"The energy holds \w+ \(part\)"):
@@ -419,7 +419,7 @@ def test_energies_keep_samples_apart(part: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("name", ["ID", "BPTT"])
-def test_layers_that_the_error_does_not_reach_get_zeros(name: str) -> None:
+def test_layers_that_the_error_does_not_reach_get_a_gradient_of_zeros(name: str) -> None:
     """As EP and recurrent backprop give; DDP waits for a gradient of every parameter."""
     estimator = Unrolled(FixedPoint(1)) if name == "ID" else BackpropThroughTime()
     block = EnergyBlock(Hopfield([Dense(4, 4) for _ in range(3)]), FixedPoint(1), estimator)
@@ -429,7 +429,7 @@ def test_layers_that_the_error_does_not_reach_get_zeros(name: str) -> None:
     assert all(p.grad is not None for p in block.parameters())
 
 
-def test_a_pool_with_parameters_is_differentiated() -> None:
+def test_parameters_of_a_pool_get_the_same_gradient_by_ep_and_recurrent_backprop() -> None:
     class Gain(AveragePool):
         def __init__(self) -> None:
             super().__init__()

@@ -6,7 +6,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ffebm import AveragePool, Convolution, Dense, Energy, Hopfield, MaxPool, SoftPool, State, clamp, identity, sigmoid, tanh
+from ffebm import (
+    AveragePool,
+    Convolution,
+    Dense,
+    Edge,
+    Energy,
+    Hopfield,
+    MaxPool,
+    SoftPool,
+    State,
+    clamp,
+    identity,
+    sigmoid,
+    tanh,
+)
 from ffebm.pooling import Pool
 from ffebm.testing import EnergyConformance
 
@@ -33,6 +47,15 @@ class TestSmooth(EnergyConformance):
 
     def make_input(self) -> Tensor:
         return torch.randn(3, 6)
+
+
+class TestSkipsAndFeedback(EnergyConformance):
+    def make_energy(self) -> Energy:
+        edges = [Dense(6, 5), Dense(5, 4), Edge(0, -1, Dense(6, 4)), Edge(0, 1, Dense(6, 5))]
+        return Hopfield(edges, [clamp(0.5), clamp(0.5), identity(0.5)], feedback=0.3)
+
+    def make_input(self) -> Tensor:
+        return torch.rand(3, 6)
 
 
 class ConvolutionalConformance(EnergyConformance):

@@ -182,43 +182,6 @@ def test_every_public_name_has_a_home() -> None:
         _ = ffebm.nothing
 
 
-def test_every_module_is_on_the_way_that_imports_go() -> None:
-    """Imports go one way, as CONTRIBUTING says; the library never imports the experiments."""
-    order = [
-        "errors",
-        "checks",
-        "rules",
-        "activation",
-        "pooling",
-        "interaction",
-        "layer",
-        "energy",
-        "iteration",
-        "currents",
-        "portions",
-        "nudge",
-        "relaxation",
-        "gradient",
-        "feedforward",
-        "block",
-        "summary",
-        "initialisation",
-        "model",
-        "builder",
-        "chaining",
-        "diagnostics",
-        "calibration",
-        "testing",
-        "experiment",
-    ]
-    for path in (ROOT / "src" / "ffebm").rglob("*.py"):
-        module = path.relative_to(ROOT / "src" / "ffebm").parts[0].removesuffix(".py")
-        if module in ("__init__", "__main__"):
-            continue
-        for used in re.findall(r"^\s*from ffebm\.(\w+)", path.read_text(), re.MULTILINE):
-            assert order.index(used) <= order.index(module), f"{path.name} imports {used}"
-
-
 def test_labels_are_those_of_the_paper() -> None:
     """Every label cited in a docstring's last line or in the paper map stands in the paper's LaTeX source."""
     labels = set((ROOT / "tests" / "paper_labels.txt").read_text().split())

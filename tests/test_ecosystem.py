@@ -62,7 +62,7 @@ def _ddp_worker(rank: int, port: int, name: str, folder: str) -> None:
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
-def test_two_processes_give_the_gradients_of_one(name: str, tmp_path: Path) -> None:
+def test_ddp_on_two_processes_gives_the_gradients_of_one(name: str, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -73,7 +73,7 @@ def test_two_processes_give_the_gradients_of_one(name: str, tmp_path: Path) -> N
         torch.testing.assert_close(g, p.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_lightning_trainer(tmp_path: Path) -> None:
+def test_a_model_learns_in_a_lightning_trainer_at_bf16_mixed(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Lightning and what it imports
         import lightning
@@ -107,7 +107,7 @@ def test_lightning_trainer(tmp_path: Path) -> None:
     assert module.history[-1] < 0.5 * module.history[0]
 
 
-def test_compiled_surroundings() -> None:
+def test_a_block_in_a_compiled_net_gives_the_same_gradients() -> None:
     """The graph breaks at the block, and numbers stay the same."""
     energy = Hopfield([Convolution(4, 4, padding=1)])
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), EnergyBlock(energy), nn.Flatten(), nn.Linear(64, 5))
@@ -126,7 +126,7 @@ def test_compiled_surroundings() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_compiled_model() -> None:
+def test_a_compiled_model_gives_the_same_gradients() -> None:
     net = model(EquilibriumPropagation())
     mean_loss(net, *data()).backward()
     expected = [p.grad.clone() for p in net.parameters() if p.grad is not None]
@@ -137,7 +137,7 @@ def test_compiled_model() -> None:
     torch.testing.assert_close([p.grad for p in net.parameters()], expected, rtol=1e-4, atol=1e-6)
 
 
-def test_gradient_checkpointing() -> None:
+def test_a_checkpointed_stage_and_block_give_the_same_gradient() -> None:
     net = model(EquilibriumPropagation())
     x, _ = data()
     x.requires_grad_()

@@ -42,7 +42,7 @@ NETS = [("dense", [3, 3]), ("dense", [2, 2, 2]), ("average", [2, 4]), ("average"
 
 
 @pytest.mark.parametrize(("kind", "split"), NETS)
-def test_against_finite_differences(kind: str, split: int | list[int]) -> None:
+def test_every_estimator_gives_the_gradient_of_finite_differences(kind: str, split: int | list[int]) -> None:
     """Of the loss through the whole relaxation, with batch-norm, for every parameter and every estimator."""
     model = make(kind, split, BackpropThroughTime())
     x, y = batch(model)
@@ -67,7 +67,7 @@ def test_ep_equals_id_at_every_step(kind: str, order: str) -> None:
         assert transient.deviation.max() < 1e-6, transient.name
 
 
-def test_the_same_order_is_not_equal_at_every_step() -> None:
+def test_ep_equals_id_only_if_its_order_is_the_reverse() -> None:
     """Why the order is reversed: nudged sweeps in the order of the recorded ones are far off at the start."""
     model = make("dense", [2, 4], EquilibriumPropagation())
     x, y = batch(model)
@@ -83,7 +83,7 @@ def test_the_same_order_is_not_equal_at_every_step() -> None:
 
 @pytest.mark.parametrize("order", ["synchronous", "odd-even", "even-odd"])
 @pytest.mark.parametrize("steps", [1, 2, 5])
-def test_recurrent_backprop_is_id_with_as_many_sweeps(order: str, steps: int) -> None:
+def test_recurrent_backprop_equals_id_with_as_many_sweeps(order: str, steps: int) -> None:
     relax = FixedPoint(steps, order=order)
     model = make("max", [3, 3], Unrolled(relax))
     x, y = batch(model)
@@ -110,7 +110,7 @@ def smooth_model(estimator: GradientEstimator, nudge: str) -> FFEBM:
 
 @pytest.mark.parametrize("nudge", ["elastic", "stationary"])
 @pytest.mark.parametrize(("variant", "order"), [("centered", 2), ("positive", 1), ("negative", 1)])
-def test_order_of_the_error_in_beta(variant: str, order: int, nudge: str) -> None:
+def test_the_error_of_ep_shrinks_with_beta_at_the_order_of_its_variant(variant: str, order: int, nudge: str) -> None:
     model = smooth_model(EXACT["recurrent backprop"], nudge)
     with torch.no_grad():
         for p in model.parameters():
@@ -141,7 +141,7 @@ def _fitted_slope(x: list[float], y: list[float]) -> float:
     smooth=st.booleans(),
     seed=st.integers(0, 1000),
 )
-def test_without_interactions_ep_is_backprop(widths: list[int], slope: float, smooth: bool, seed: int) -> None:
+def test_ep_without_interactions_equals_backprop(widths: list[int], slope: float, smooth: bool, seed: int) -> None:
     """U = 0: the same network as a plain feedforward one, and the same gradients."""
     torch.manual_seed(seed)
     activation = sigmoid() if smooth else clamp(slope)
@@ -184,13 +184,13 @@ class TestLinearNets:
         biases = [edge.bias.expand(2, -1) for edge in self.energy.edges]
         return torch.linalg.solve(matrix, torch.cat([self.x, *biases], 1).T).T
 
-    def test_equilibrium(self) -> None:
+    def test_the_equilibrium_solves_the_linear_system(self) -> None:
         found = torch.cat(FixedPoint(500)(self.energy, self.x).state, 1)
         torch.testing.assert_close(found, self.solve(), rtol=1e-12, atol=1e-12)
 
     @pytest.mark.parametrize("name", EXACT)
     @pytest.mark.parametrize("beta", [1e-4, 1.0])
-    def test_gradients(self, name: str, beta: float) -> None:
+    def test_gradients_of_the_output_are_those_of_the_linear_system(self, name: str, beta: float) -> None:
         """In a linear net EP is exact at any β, up to rounding."""
         estimator = EXACT[name] if name != "EP" else EquilibriumPropagation(CONVERGED, beta=beta)
         inputs = [self.x, *self.energy.parameters()]
@@ -201,7 +201,7 @@ class TestLinearNets:
             torch.testing.assert_close(g, e, rtol=1e-8, atol=1e-9)
 
     @pytest.mark.parametrize("name", EXACT)
-    def test_gradients_of_hidden_layers(self, name: str) -> None:
+    def test_gradients_of_hidden_layers_are_those_of_the_linear_system(self, name: str) -> None:
         """Every layer of the equilibrium is differentiable, not only the output."""
         inputs = [self.x, *self.energy.parameters()]
         relaxed = EnergyBlock(self.energy, CONVERGED, EXACT[name]).equilibrium(self.x)
@@ -212,7 +212,7 @@ class TestLinearNets:
             torch.testing.assert_close(g, e, rtol=1e-8, atol=1e-9)
 
 
-def test_second_derivatives_through_recorded_sweeps() -> None:
+def test_second_derivatives_through_recorded_sweeps_are_right() -> None:
     energy = Hopfield([Dense(4, 3)], [sigmoid(), sigmoid()]).double()
     for estimator in (Unrolled(FixedPoint(60)), BackpropThroughTime()):
         x = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)
@@ -240,7 +240,7 @@ def test_both_scales_of_beta_tend_to_the_gradient(scale: str) -> None:
         ({"scale": "batch"}, "Unknown scale 'batch'"),
     ],
 )
-def test_refuses_settings(options: dict[str, object], message: str) -> None:
+def test_refuses_a_beta_variant_or_scale_that_it_does_not_know(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         EquilibriumPropagation(**options)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from itertools import combinations
+
 import pytest
 import torch
 from hypothesis import given
@@ -10,20 +13,26 @@ from torch import Tensor, nn
 
 from ffebm import (
     FFEBM,
+    BackpropThroughTime,
     Convolution,
     Dense,
     Edge,
     EnergyBlock,
     EquilibriumPropagation,
     FixedPoint,
+    GradientEstimator,
     Hopfield,
     Interaction,
     MaxPool,
+    RecurrentBackprop,
     Stencil,
+    Unrolled,
     clamp,
     identity,
+    sigmoid,
 )
-from ffebm.diagnostics import converged_gradients, gradients, transients
+from ffebm.diagnostics import converged_gradients, gradients, trace, transients
+from ffebm.relaxation import Order
 from ffebm.testing import EnergyConformance, finite_differences
 from nets import CONVERGED, worst
 
@@ -192,3 +201,103 @@ def test_edges_that_end_in_different_shapes_are_refused() -> None:
         ValueError, match=r"Layer 2 \(counted from 0\) gets \(4, 3, 3\) from layer 1 and \(4, 8, 8\) from layer 0"
     ):
         FixedPoint(1)(energy, torch.rand(1, 2, 8, 8))
+
+
+SIZES = (5, 4, 6, 3)
+Ties = list[tuple[int, int]]
+
+
+def network(ties: Ties, *, feedback: float = 1.0, scale: float = 1.0, smooth: bool = False) -> Hopfield:
+    edges = [Edge(pre, post, Dense(SIZES[pre], SIZES[post])) for pre, post in ties]
+    layers = 1 + max((post for _, post in ties), default=0)
+    activations = [sigmoid() if smooth else clamp(0.5)] * (layers - 1) + [sigmoid() if smooth else identity(0.5)]
+    energy = Hopfield(edges, activations, feedback=feedback).double()
+    with torch.no_grad():
+        for edge in energy.edges:
+            edge.weight.mul_(scale)
+    return energy
+
+
+@st.composite
+def ties(draw: st.DrawFn) -> Ties:
+    layers = draw(st.integers(2, 4))
+    pairs = list(combinations(range(layers), 2))
+    reached = [(draw(st.integers(0, post - 1)), post) for post in range(1, layers)]
+    return reached + draw(st.lists(st.sampled_from(pairs), max_size=4))
+
+
+@given(
+    ties=ties(),
+    feedback=st.sampled_from([1.0, 0.3, 2.0]),
+    scale=st.floats(0.1, 4),
+    order=st.sampled_from(["odd-even", "even-odd", "output-first", "output-last"]),
+    omega=st.sampled_from([1.0, 0.6, 1.5]),
+    seed=st.integers(0, 1000),
+)
+def test_sweeps_over_a_graph_never_raise_the_energy(
+    ties: Ties, feedback: float, scale: float, order: Order, omega: float, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    energy = network(ties, feedback=feedback, scale=scale)
+    energies = trace(energy, FixedPoint(6, order=order, omega=omega), torch.randn(3, 5, dtype=torch.float64)).energy
+    assert (energies.diff(dim=0) <= 1e-12 * (1 + energies.abs().max())).all()
+
+
+@pytest.mark.parametrize("feedback", [1.0, 0.3])
+def test_a_linear_graph_settles_where_its_linear_system_is_solved(feedback: float) -> None:
+    """Layers move by up + ε^(distance) · down; all side by side, (1/a − θ) s = (x, b)."""
+    energy, slope = network([(0, 1), (1, 2), (0, 2), (2, 3), (0, 3)], feedback=feedback), 0.5
+    energy.activations = (identity(slope),) * 4
+    ends = [0, 5, 9, 15, 18]
+    theta, biases = torch.zeros(18, 18, dtype=torch.float64), torch.zeros(18, dtype=torch.float64)
+    for pre, post, edge in energy.graph:
+        below, above = slice(ends[pre], ends[pre + 1]), slice(ends[post], ends[post + 1])
+        theta[above, below] += edge.weight.detach()
+        theta[below, above] += feedback ** (post - pre) * edge.weight.detach().T
+        biases[above] += edge.bias.detach()
+    x = torch.randn(2, 5, dtype=torch.float64)
+    current = biases.repeat(2, 1)
+    current[:, :5] += x
+    expected = torch.linalg.solve(torch.eye(18, dtype=torch.float64) / slope - theta, current.T).T
+    found = torch.cat(FixedPoint(500)(energy, x).state, 1).detach()
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+SETTLED = FixedPoint(2000, order="output-first", tolerance=1e-14)
+EXACT: dict[str, GradientEstimator] = {
+    "EP": EquilibriumPropagation(SETTLED, beta=1e-4),
+    "ID": Unrolled(FixedPoint(150, order="output-last")),
+    "recurrent backprop": RecurrentBackprop(SETTLED),
+    "BPTT": BackpropThroughTime(),
+}
+
+
+@pytest.mark.parametrize("feedback", [1.0, 0.3])
+@pytest.mark.parametrize("smooth", [True, False])
+def test_every_estimator_gives_the_gradient_of_finite_differences_on_a_graph(feedback: float, smooth: bool) -> None:
+    energy = network([(0, 1), (1, 2), (2, 3), (0, 2), (0, 3), (0, 1)], feedback=feedback, smooth=smooth)
+    x = torch.rand(3, 5, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(3, sum(SIZES), dtype=torch.float64)
+
+    def loss(estimator: GradientEstimator) -> Tensor:
+        """Of all layers: errors that enter below the output are felt by as much as the layer weighs."""
+        return (weights * torch.cat(EnergyBlock(energy, CONVERGED, estimator).equilibrium(x).state, 1)).sum()
+
+    parameters = {"x": x, **dict(energy.named_parameters())}
+    slopes = finite_differences(lambda: loss(BackpropThroughTime()), parameters)
+    for name, estimator in EXACT.items():
+        found = torch.autograd.grad(loss(estimator), list(parameters.values()))
+        for parameter, gradient in zip(parameters, found, strict=True):
+            assert slopes[parameter].error(gradient) < 1e-5, f"{name}, {parameter}"
+
+
+def test_one_interaction_between_several_pairs_of_layers_gets_the_sum_of_its_gradients() -> None:
+    shared = Dense(4, 4).double()
+    tied = Hopfield([shared, shared, Edge(0, 2, shared)], identity(0.3))
+    untied = copy.deepcopy(tied)
+    untied.interactions = nn.ModuleList(copy.deepcopy(shared) for _ in range(3))
+    x = torch.rand(2, 4, dtype=torch.float64)
+    for energy in (tied, untied):
+        EnergyBlock(energy, CONVERGED, EXACT["EP"])(x).square().sum().backward()
+    expected = sum(edge.weight.grad for edge in untied.edges)
+    torch.testing.assert_close(shared.weight.grad, expected, rtol=1e-6, atol=1e-9)

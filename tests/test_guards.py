@@ -60,12 +60,12 @@ class TestWindowOfBeta:
         x, y = batch(model)
         return smallest_cosine(gradients(model, x, y), converged_gradients(model, x, y))[0]
 
-    def test_it_follows_from_rounding(self) -> None:
+    def test_the_window_follows_from_the_rounding_of_the_precision(self) -> None:
         for dtype in (torch.float32, torch.float64):
             assert EquilibriumPropagation.window(dtype) == (2 * torch.finfo(dtype).eps, 1000)
 
     @pytest.mark.parametrize("beta", [1e-17, 1e6, math.nextafter(1000, math.inf)])
-    def test_what_no_precision_can_do_is_refused_at_construction(self, beta: float) -> None:
+    def test_a_beta_that_no_precision_takes_is_refused_at_construction(self, beta: float) -> None:
         with pytest.raises(
             ValueError, match=r"`beta` must lie between 4\.4e-16 and 1000 for torch\.float64.* Take 0\.001 to 0\.2"
         ):
@@ -73,7 +73,7 @@ class TestWindowOfBeta:
 
     @pytest.mark.parametrize("nudge", ["elastic", "stationary"])
     @pytest.mark.parametrize("scale", ["unit", "paper"])
-    def test_what_a_precision_cannot_do_is_refused_when_it_nudges(self, nudge: str, scale: str) -> None:
+    def test_a_beta_that_float32_does_not_take_is_refused_when_it_nudges(self, nudge: str, scale: str) -> None:
         estimator = EquilibriumPropagation(beta=0.99 * LOW, scale=scale)
         model = make("dense", [3, 3], estimator, FixedPoint(50), nudge=nudge)
         x, y = batch(model)
@@ -82,7 +82,7 @@ class TestWindowOfBeta:
             gradients(model.float(), x.float(), y)
 
     @pytest.mark.parametrize("beta", [LOW, HIGH])
-    def test_its_ends_belong_to_it(self, beta: float) -> None:
+    def test_a_beta_at_either_end_of_the_window_is_taken(self, beta: float) -> None:
         block = EnergyBlock(Hopfield([Dense(6, 4)]), estimator=EquilibriumPropagation(beta=beta))
         block(torch.rand(2, 6)).sum().backward()
         assert all(p.grad.isfinite().all() for p in block.parameters())
@@ -97,7 +97,7 @@ class TestWindowOfBeta:
 
     @pytest.mark.parametrize("kind", ["dense", "average", "max"])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-    def test_nothing_good_is_refused(self, kind: str, dtype: torch.dtype) -> None:
+    def test_at_the_ends_of_the_window_the_gradient_is_lost_already(self, kind: str, dtype: torch.dtype) -> None:
         """At both ends the gradient is lost already."""
         for beta in EquilibriumPropagation.window(dtype):
             assert self.quality(dtype, beta, kind) < 0.55
@@ -119,7 +119,7 @@ class TestFidelity:
             assert found.ratio == pytest.approx(1, abs=1e-3)
             assert found.settled
 
-    def test_it_is_the_cosine_with_the_converged_gradient(self) -> None:
+    def test_fidelity_is_the_smallest_cosine_with_the_converged_gradient(self) -> None:
         estimator = EquilibriumPropagation(FixedPoint(4, order="output-first"), beta=0.1)
         model = make("dense", [3, 3], estimator, FixedPoint(12))
         x, y = batch(model)
@@ -131,20 +131,20 @@ class TestFidelity:
         length, true_length = (torch.cat([g.flatten() for g in side.values()]).norm() for side in (ours, truth))
         assert found.ratio == pytest.approx((length / true_length).item(), abs=1e-9)
 
-    def test_a_strong_nudge_is_seen(self) -> None:
+    def test_too_strong_a_nudge_has_a_low_fidelity(self) -> None:
         model = make("dense", [3, 3], EquilibriumPropagation(FixedPoint(80), beta=0.9 * HIGH), FixedPoint(200)).float()
         found = fidelity(model, *batch(model))
         assert found.cosine < 0.5
         assert found.ratio > 10
         assert found.settled
 
-    def test_an_error_that_never_arrives_is_seen(self) -> None:
+    def test_an_error_that_does_not_reach_a_layer_has_fidelity_zero(self) -> None:
         model = make("dense", 6, EquilibriumPropagation(FixedPoint(1, order="output-first"), beta=1e-3), FixedPoint(200))
         found = fidelity(model, *batch(model))
         assert found.cosine == 0  # not NaN
         assert found.ratio < 1
 
-    def test_the_model_and_the_random_numbers_are_left_as_they_were(self) -> None:
+    def test_fidelity_leaves_the_model_and_the_random_numbers_as_they_were(self) -> None:
         model = make("max", [3, 3], EquilibriumPropagation(FixedPoint(3)), FixedPoint(5)).train()
         model.stages[1] = nn.Sequential(model.stages[1], nn.Dropout(0.5))
         x, y = batch(model)
@@ -157,7 +157,7 @@ class TestFidelity:
         assert [(block.relax, block.estimator, block.unsettled, block.residual) for _, block in model.chain] == held
         assert all(p.grad is None for p in model.parameters())
 
-    def test_dropout_in_a_stage_is_the_same_for_both(self) -> None:
+    def test_both_gradients_see_the_same_dropout(self) -> None:
         estimator = EquilibriumPropagation(FixedPoint(80, order="output-first"), beta=1e-6)
         model = make("dense", [3, 3], estimator, FixedPoint(200)).train()
         model.stages[1] = nn.Sequential(nn.Dropout(0.5), model.stages[1])
@@ -174,14 +174,14 @@ class TestFidelity:
         assert fidelity(model, x, y).cosine > 0.999
 
     @pytest.mark.parametrize("unsettled", ["warn", "raise"])
-    def test_blocks_that_do_not_settle_are_reported(self, unsettled: str) -> None:
+    def test_blocks_that_do_not_settle_are_reported_as_unsettled(self, unsettled: str) -> None:
         model = restless(unsettled=unsettled)
         found = fidelity(model, torch.randn(6, 4), torch.arange(6) % 3)
         assert not found.settled
         assert math.isfinite(found.cosine)
         assert math.isfinite(found.ratio)
 
-    def test_blocks_that_diverge_are_reported(self) -> None:
+    def test_blocks_that_diverge_have_fidelity_zero_and_raise_nothing(self) -> None:
         energy = Hopfield([Dense(6, 6)], identity())
         with torch.no_grad():
             energy.edges[0].weight.mul_(30)
@@ -193,12 +193,12 @@ class TestFidelity:
         assert (found.cosine, found.parameter, found.settled) == (0.0, "", False)
         assert math.isnan(found.ratio)
 
-    def test_any_estimator(self) -> None:
+    def test_settled_estimators_without_nudges_have_full_fidelity(self) -> None:
         for estimator in (Unrolled(FixedPoint(80)), RecurrentBackprop(FixedPoint(80)), BackpropThroughTime()):
             model = make("average", [3, 3], estimator, FixedPoint(200))
             assert fidelity(model, *batch(model)).cosine > 0.9999
 
-    def test_smallest_cosine(self) -> None:
+    def test_smallest_cosine_passes_over_gradients_that_vanish(self) -> None:
         truth = {"a": torch.tensor([1.0, 0.0]), "b": torch.tensor([0.0, 1e-8]), "c": torch.zeros(2)}
         found = {"a": torch.tensor([1.0, 1.0]), "b": torch.tensor([1.0, 0.0]), "c": torch.ones(2)}
         assert smallest_cosine(found, truth) == (0.0, "b")
@@ -223,7 +223,7 @@ def restless(**options: object) -> FFEBM:
 
 
 class TestBlocksThatDoNotSettle:
-    def test_warn_once_for_each(self) -> None:
+    def test_each_block_warns_once(self) -> None:
         net = nn.Sequential(restless_block(name="the first"), restless_block(name="the second"))
         x = torch.rand(2, 6)
         with pytest.warns(UnsettledWarning) as caught:
@@ -234,11 +234,11 @@ class TestBlocksThatDoNotSettle:
         assert 'unsettled="ignore"' in str(caught[1].message)
         net(x).sum().backward()  # a second warning would be an error here
 
-    def test_warn_in_the_losses_of_a_model_too(self) -> None:
+    def test_a_model_asked_for_losses_warns_too(self) -> None:
         with pytest.warns(UnsettledWarning, match="block 1 of 1 has not settled"):
             restless()(torch.randn(3, 4), torch.tensor([0, 1, 2]))
 
-    def test_raise(self) -> None:
+    def test_unsettled_raise_raises_every_time(self) -> None:
         block = restless_block(unsettled="raise")
         for _ in range(2):  # every time
             with pytest.raises(UnsettledError, match="has not settled"):
@@ -246,35 +246,35 @@ class TestBlocksThatDoNotSettle:
         assert block.residual is not None
         assert block.residual.mean() > 0.1  # there to be looked at
 
-    def test_ignore(self) -> None:
+    def test_unsettled_ignore_says_nothing(self) -> None:
         block = restless_block(unsettled="ignore")
         block(torch.rand(2, 6)).sum().backward()
         assert block.residual is not None
         assert block.residual.mean() > 0.1
         assert "unsettled='ignore'" in repr(block)
 
-    def test_the_choice_is_checked(self) -> None:
+    def test_an_unknown_choice_for_unsettled_is_refused(self) -> None:
         with pytest.raises(ValueError, match="Unknown unsettled 'never'; choose one of 'warn', 'raise', 'ignore'"):
             EnergyBlock(Hopfield([]), unsettled="never")
 
-    def test_build_passes_it_on(self) -> None:
+    def test_build_gives_every_block_the_choice_for_unsettled(self) -> None:
         model = build((6,), [DenseLayer(5), DenseLayer(4)], 1, 2, unsettled="raise")
         assert [block.unsettled for _, block in model.chain] == ["raise", "raise"]
 
-    def test_few_sweeps_are_warned_of(self) -> None:
+    def test_a_block_that_a_single_sweep_leaves_unsettled_warns(self) -> None:
         block = EnergyBlock(Hopfield([Dense(6, 6)], identity(0.5)), FixedPoint(1))
         with torch.no_grad():
             block.energy.edges[0].weight.copy_(1.8 * torch.eye(6))  # contracts by 0.81 a sweep
         with pytest.warns(UnsettledWarning, match="after 1 sweep,"):
             block(torch.ones(2, 6))
 
-    def test_one_sweep_is_enough_for_one_layer(self) -> None:
+    def test_a_single_layer_has_settled_after_one_sweep(self) -> None:
         """Its residual is all of the state, and yet it has settled."""
         block = EnergyBlock(Hopfield([], clamp()), FixedPoint(1), unsettled="raise")
         block(torch.ones(2, 6))
         assert block.residual.min() == 1
 
-    def test_what_moves_little_beside_its_own_size_has_settled(self) -> None:
+    def test_units_that_move_little_beside_their_size_have_settled(self) -> None:
         block = EnergyBlock(Hopfield([Dense(6, 6)], identity(0.5)), FixedPoint(10), unsettled="raise")
         block(torch.full((2, 6), 1e6))
         assert block.residual.mean() > 0.1
@@ -284,7 +284,7 @@ class TestBlocksThatDoNotSettle:
         with pytest.raises(UnsettledError, match="after 2 sweeps"):
             block(torch.full((2, 6), 1e6))
 
-    def test_the_mean_of_the_batch_counts(self) -> None:
+    def test_a_few_restless_samples_of_a_batch_do_not_count_as_unsettled(self) -> None:
         """Max-pooling flips for a few samples here and there, and that is no reason to speak up."""
         block = restless_block(unsettled="raise")
         x = torch.rand(2, 6)
@@ -294,19 +294,19 @@ class TestBlocksThatDoNotSettle:
         with pytest.raises(UnsettledError):
             block(torch.cat([x, still]))
 
-    def test_backprop_through_time_needs_no_equilibrium(self) -> None:
+    def test_backprop_through_time_warns_of_nothing_and_raises_where_asked_to(self) -> None:
         restless_block(BackpropThroughTime())(torch.rand(2, 6)).sum().backward()
         with pytest.raises(UnsettledError):  # unless one is asked for
             restless_block(BackpropThroughTime(), unsettled="raise")(torch.rand(2, 6))
 
-    def test_a_copy_and_a_pickle_know_what_to_do(self) -> None:
+    def test_a_copy_and_a_pickle_keep_the_choice_for_unsettled(self) -> None:
         block = restless_block(unsettled="raise")
         for other in (copy.deepcopy(block), pickle.loads(pickle.dumps(block))):
             with pytest.raises(UnsettledError):
                 other(torch.rand(2, 6))
 
     @pytest.mark.parametrize("unsettled", ["warn", "raise"])
-    def test_looking_into_a_model_says_nothing(self, unsettled: str) -> None:
+    def test_calibration_and_diagnostics_do_not_warn_of_unsettled_blocks(self, unsettled: str) -> None:
         """Calibration and diagnostics work with unsettled blocks on purpose."""
         model = restless(unsettled=unsettled)
         x, y = torch.randn(6, 4), torch.arange(6) % 3
@@ -320,12 +320,12 @@ class TestTracing:
     """A trace would keep what the relaxation did for one example."""
 
     @pytest.mark.parametrize("estimator", [EquilibriumPropagation(), RecurrentBackprop(), Unrolled(), BackpropThroughTime()])
-    def test_a_block_refuses(self, estimator: GradientEstimator) -> None:
+    def test_a_block_refuses_to_be_traced(self, estimator: GradientEstimator) -> None:
         net = nn.Sequential(nn.Linear(4, 6), EnergyBlock(Hopfield([Dense(6, 5)]), estimator=estimator))
         with pytest.raises(RuntimeError, match=r"cannot be traced \(by `torch\.jit\.trace` or `torch\.onnx\.export`\)"):
             traced(net, torch.rand(2, 4))
 
-    def test_a_model_refuses_before_anything_else(self) -> None:
+    def test_a_model_refuses_to_be_traced_before_batch_norm_changes(self) -> None:
         model = build((6,), [DenseLayer(5)], 1, 2)
         before = {name: t.clone() for name, t in model.state_dict().items()}
         with pytest.raises(RuntimeError, match="The model cannot be traced"):
@@ -362,7 +362,7 @@ class TestHooksOnInteractions:
 
     @pytest.mark.parametrize("name", PRUNED)
     @pytest.mark.parametrize("edge", [Dense(6, 6), Convolution(6, 6, padding=1)])
-    def test_a_block_refuses_them(self, name: str, edge: nn.Module) -> None:
+    def test_a_block_refuses_weights_that_a_hook_renews(self, name: str, edge: nn.Module) -> None:
         edge = copy.deepcopy(edge)
         self.apply(name, edge)
         block = EnergyBlock(Hopfield([copy.deepcopy(Dense(6, 6)), edge] if isinstance(edge, Dense) else [edge]), name="mine")
@@ -374,39 +374,39 @@ class TestHooksOnInteractions:
             block(x)
 
     @pytest.mark.parametrize("name", PRUNED)
-    def test_a_stage_refuses_them(self, name: str) -> None:
+    def test_a_stage_refuses_weights_that_a_hook_renews(self, name: str) -> None:
         model = build((6,), [DenseLayer(5)], 1, 2)
         self.apply(name, model.stages[0].connection)
         with pytest.raises(RuntimeError, match=r"`weight` of Dense\(.* \(the connection of a stage\)"):
             model(torch.rand(2, 6))
 
-    def test_a_pruning_made_permanent_is_welcome(self) -> None:
+    def test_a_pruning_made_permanent_is_accepted(self) -> None:
         edge = Dense(6, 6)
         prune.l1_unstructured(edge, "weight", 0.5)
         prune.remove(edge, "weight")
         EnergyBlock(Hopfield([edge]))(torch.rand(2, 6)).sum().backward()
         assert edge.weight.grad is not None
 
-    def test_so_are_parametrisations(self) -> None:
+    def test_parametrisations_are_accepted(self) -> None:
         edge = Dense(6, 6)
         parametrize.register_parametrization(edge, "weight", Half())
         nn.utils.parametrizations.spectral_norm(edge, "weight")
         EnergyBlock(Hopfield([edge]))(torch.rand(2, 6)).sum().backward()
         assert edge.parametrizations.weight.original.grad is not None
 
-    def test_so_are_hooks_that_only_look(self) -> None:
+    def test_hooks_that_renew_no_tensor_are_accepted(self) -> None:
         edge = Dense(6, 6)
         edge.register_forward_pre_hook(lambda *_: None)
         EnergyBlock(Hopfield([edge]))(torch.rand(2, 6)).sum().backward()
         assert edge.weight.grad is not None
 
-    def test_so_are_tensors_that_no_hook_renews(self) -> None:
+    def test_tensors_without_a_hook_are_accepted(self) -> None:
         edge = Dense(6, 6)
         edge.note = torch.ones(3)
         EnergyBlock(Hopfield([edge]))(torch.rand(2, 6)).sum().backward()
         assert edge.weight.grad is not None
 
-    def test_so_are_hooks_inside_of_an_energy_that_run(self) -> None:
+    def test_hooks_of_modules_that_an_energy_calls_are_accepted_and_run(self) -> None:
         class Tied(Energy):
             def __init__(self) -> None:
                 super().__init__([identity(0.5)])
@@ -430,7 +430,9 @@ class TestInputs:
         ("dtype", "value"),
         [(torch.float32, 1e19), (torch.float32, 1e30), (torch.float32, -1e19), (torch.float64, 1e160), (torch.bfloat16, 1e19)],
     )
-    def test_what_overflows_when_squared_is_refused_before_batch_norm_sees_it(self, dtype: torch.dtype, value: float) -> None:
+    def test_an_input_that_overflows_when_squared_is_refused_before_batch_norm_sees_it(
+        self, dtype: torch.dtype, value: float
+    ) -> None:
         model = build((6,), [DenseLayer(5)], 1, 2).to(torch.float64 if dtype == torch.float64 else torch.float32)
         before = {name: t.clone() for name, t in model.state_dict().items()}
         x = torch.zeros(4, 6, dtype=dtype)
@@ -439,7 +441,7 @@ class TestInputs:
             model(x)
         assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
 
-    def test_what_can_be_squared_is_not(self) -> None:
+    def test_a_large_input_that_can_be_squared_is_accepted(self) -> None:
         model = build((6,), [DenseLayer(5)], 1, 2)
         model(1e17 * torch.randn(4, 6))
         assert all(t.isfinite().all() for t in model.state_dict().values())
@@ -447,13 +449,13 @@ class TestInputs:
             model(torch.full((4, 6), 6e4, dtype=torch.float16))  # near the end of its range, not of float32's
 
     @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-    def test_what_is_not_finite_is_counted(self, value: float) -> None:
+    def test_an_input_that_is_not_finite_is_refused_with_a_count(self, value: float) -> None:
         x = torch.full((4, 6), 1e30)
         x[0, 0] = value
         with pytest.raises(ValueError, match="1 non-finite values among 24"):
             build((6,), [DenseLayer(5)], 1, 2)(x)
 
-    def test_arrays_and_lists_are_no_tensors(self) -> None:
+    def test_arrays_and_lists_are_refused_as_inputs_and_targets(self) -> None:
         model, x, y = build((6,), [DenseLayer(5)], 1, 2), torch.rand(2, 6), torch.tensor([0, 1])
         block = EnergyBlock(Hopfield([Dense(6, 4)]))
         for bad in (x.numpy(), x.tolist()):
@@ -482,13 +484,15 @@ class TestInputs:
             (torch.zeros(3, 5), RuntimeError, r"torch.float32 of shape \(3, 5\) .* a probability for each of the 4 classes"),
         ],
     )
-    def test_targets_that_the_criterion_refuses(self, nudge: str, y: Tensor, error: type[Exception], message: str) -> None:
+    def test_targets_that_the_criterion_refuses_are_explained(
+        self, nudge: str, y: Tensor, error: type[Exception], message: str
+    ) -> None:
         model = build((6,), [DenseLayer(5)], 1, 4, nudge=nudge)
         with pytest.raises(error, match=message) as caught:
             model(torch.rand(3, 6), y)
         assert type(caught.value.__cause__) is error
 
-    def test_errors_of_another_kind_pass_as_they_are(self) -> None:
+    def test_other_errors_of_the_criterion_pass_as_they_are(self) -> None:
         class DeviceError(RuntimeError):
             """As a device out of memory raises it."""
 
@@ -500,7 +504,7 @@ class TestInputs:
 
 
 class TestOutputs:
-    def test_losses_that_are_not_there_say_why(self) -> None:
+    def test_asking_for_losses_without_targets_says_what_to_do(self) -> None:
         output = build((6,), [DenseLayer(5)], 1, 2)(torch.rand(2, 6))
         with pytest.raises(AttributeError, match=r"no `losses`, because the model got no targets: call `model\(x, y\)`"):
             _ = output.losses
@@ -539,7 +543,7 @@ class TestOutputs:
         losses.mean().backward()
         model(x).logits.sum().backward()  # as always
 
-    def test_what_hands_both_on_may_ask_for_both(self) -> None:
+    def test_a_function_around_the_model_may_pass_logits_and_losses_on(self) -> None:
         """As DDP does, or a checkpoint around the model: without a use of the logits there is nothing to refuse."""
         x, y = torch.rand(3, 6), torch.tensor([0, 1, 0])
         for materialise in (True, False):
@@ -560,7 +564,7 @@ class TestOutputs:
                 logits.sum().backward()
 
     @pytest.mark.parametrize("nudge", ["elastic", "stationary"])
-    def test_where_nothing_is_differentiated_logits_are_plain(self, nudge: str) -> None:
+    def test_logits_beside_losses_need_no_gradient_where_nothing_is_differentiated(self, nudge: str) -> None:
         model = build((6,), [DenseLayer(5)], 1, 2, nudge=nudge)
         x, y = torch.rand(3, 6), torch.tensor([0, 1, 0])
         for mode in (torch.no_grad, torch.inference_mode):
@@ -569,7 +573,7 @@ class TestOutputs:
         assert not model.requires_grad_(False)(x, y).logits.requires_grad
 
     @pytest.mark.parametrize("nudge", ["elastic", "stationary"])
-    def test_kept_logits_keep_nothing_else_alive(self, nudge: str) -> None:
+    def test_logits_that_are_kept_hold_no_graph_in_memory(self, nudge: str) -> None:
         model = build((6,), [DenseLayer(5)], 1, 2, nudge=nudge)
         output = model(torch.rand(3, 6), torch.tensor([0, 1, 0]))
         held = weakref.ref(output.losses)
@@ -584,7 +588,7 @@ class TestOutputs:
         gc.collect()
         assert held() is None
 
-    def test_a_compiled_step_reads_the_losses(self) -> None:
+    def test_a_compiled_step_gives_the_same_losses(self) -> None:
         model = build((6,), [DenseLayer(5)], 1, 2, batch_norm=False)
         x, y = torch.rand(3, 6), torch.tensor([0, 1, 0])
         expected = model(x, y).losses.mean()

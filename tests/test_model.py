@@ -37,7 +37,7 @@ from nets import batch, make
 LAYERS: list[Layer] = [ConvLayer(4), ConvLayer(5, pool=MaxPool()), ConvLayer(6, pool=MaxPool()), ConvLayer(6), DenseLayer(7)]
 
 
-def test_which_layer_becomes_what() -> None:
+def test_build_makes_first_layers_of_blocks_digital_and_the_others_analog() -> None:
     model = build((3, 8, 8), LAYERS, [2, 3], 10)
     (first_stage, first), (second_stage, second) = model.chain
     assert isinstance(first_stage, Feedforward)
@@ -75,7 +75,7 @@ def test_max_pooling_below_layers_that_may_be_negative_is_refused_unless_all_is_
     assert list(map(repr, block.energy.activations)) == ["tanh", "identity"]
 
 
-def test_options_for_every_block() -> None:
+def test_build_takes_options_block_by_block() -> None:
     outputs: list[Activation] = [clamp(1), identity(), clamp(1)]
     estimators = [Unrolled(), RecurrentBackprop(), Unrolled()]
     model = build(
@@ -135,7 +135,9 @@ def test_refuses_a_split_that_does_not_add_up(split: int | list[int], message: s
         ([ConvLayer(4)], {"nudge": "springy"}, "Unknown nudge 'springy'"),
     ],
 )
-def test_refuses_layers(layers: list[Layer], options: dict[str, object], message: str) -> None:
+def test_build_refuses_layers_and_options_that_do_not_fit(
+    layers: list[Layer], options: dict[str, object], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         build((3, 8, 8), layers, 1, **({"classes": 10} | options))
 
@@ -169,7 +171,7 @@ def test_losses_are_those_of_the_logits() -> None:
         assert model(x)[1] is None
 
 
-def test_any_criterion_per_sample() -> None:
+def test_a_criterion_of_ones_own_is_differentiated() -> None:
     def squared(logits: Tensor, y: Tensor) -> Tensor:
         return (logits - y).square().sum(1)
 
@@ -207,7 +209,7 @@ def test_refuses_unpaired_stages_and_blocks() -> None:
         FFEBM([nn.Identity()], [], nn.Identity())
 
 
-def test_blocks_are_named_by_their_place() -> None:
+def test_errors_name_an_unnamed_block_by_its_place() -> None:
     model = FFEBM([nn.Linear(6, 5)], [EnergyBlock(Hopfield([], clamp()))], nn.Linear(5, 2))
     with torch.no_grad():
         model.stages[0].weight.fill_(torch.nan)
@@ -215,7 +217,7 @@ def test_blocks_are_named_by_their_place() -> None:
         model(torch.zeros(1, 6))
 
 
-def test_summary_counts() -> None:
+def test_summary_counts_parameters_and_macs() -> None:
     model = build((3, 8, 8), LAYERS, [2, 3], 10)
     summary = model.summary()
     assert summary.parameters == sum(p.numel() for p in model.parameters())
@@ -231,7 +233,7 @@ def test_summary_counts() -> None:
     assert model.training  # left as it was
 
 
-def test_summary_of_any_stages() -> None:
+def test_summary_counts_macs_of_stages_that_are_no_feedforward() -> None:
     stages = [nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 5))]
     model = FFEBM(stages, [EnergyBlock(Hopfield([Dense(5, 4)]))], nn.Linear(4, 2))
     with pytest.raises(ValueError, match="give `input_shape`"):
@@ -239,7 +241,7 @@ def test_summary_of_any_stages() -> None:
     assert model.summary((3, 8, 8)).digital_macs == 4 * 27 * 36 + 144 * 5 + 8
 
 
-def test_summary_says_what_it_does_not_know() -> None:
+def test_summary_says_that_macs_of_a_custom_energy_are_unknown() -> None:
     from test_conformance import Memory
 
     model = FFEBM([nn.Linear(3, 5)], [EnergyBlock(Memory(5, 4))], nn.Linear(5, 2))
@@ -256,7 +258,7 @@ def test_repr_names_the_settings() -> None:
 
 
 class TestGaussianOrthogonalEnsemble:
-    def test_kernels_are_symmetric_with_the_right_variances(self) -> None:
+    def test_goe_kernels_are_symmetric_with_the_right_variances(self) -> None:
         weight = goe_(torch.empty(300, 300, 3, 3), variance=0.6)
         assert torch.equal(weight, weight.transpose(-1, -2))
         diagonal = weight.diagonal(dim1=-1, dim2=-2)
@@ -269,11 +271,11 @@ class TestGaussianOrthogonalEnsemble:
         assert values.max().item() == pytest.approx(2, rel=0.05)
         assert values.min().item() == pytest.approx(-2, rel=0.05)
 
-    def test_repeats_with_a_generator(self) -> None:
+    def test_the_same_generator_gives_the_same_weights(self) -> None:
         first, second = (goe_(torch.empty(2, 2, 3, 3), generator=torch.Generator().manual_seed(7)) for _ in range(2))
         assert torch.equal(first, second)
 
-    def test_reaches_every_convolution_and_nothing_else(self) -> None:
+    def test_initialise_reaches_every_convolution_and_nothing_else(self) -> None:
         model = build((3, 8, 8), LAYERS, [2, 3], 10, weights=partial(goe_, variance=1e-4))
         for name, p in model.named_parameters():
             if p.dim() == 4:
@@ -281,7 +283,7 @@ class TestGaussianOrthogonalEnsemble:
         dense = model.blocks[1].energy.edges[1].weight
         assert dense.abs().max() > 0.1
 
-    def test_the_usual_initialisations_work_too(self) -> None:
+    def test_initialise_takes_those_of_torch(self) -> None:
         model = initialise(build((3, 8, 8), LAYERS, 2, 10), nn.init.zeros_)
         assert all((p == 0).all() for p in model.parameters() if p.dim() == 4)
 
@@ -291,7 +293,7 @@ class TestGaussianOrthogonalEnsemble:
             goe_(torch.empty(shape))
 
     @pytest.mark.parametrize("variance", [0.0, -1.0, float("nan")])
-    def test_refuses_a_variance(self, variance: float) -> None:
+    def test_refuses_a_variance_that_is_not_positive(self, variance: float) -> None:
         with pytest.raises(ValueError, match="`variance` must be positive"):
             goe_(torch.empty(3, 3), variance)
 
@@ -309,7 +311,7 @@ def test_gains_multiply_what_torch_begins_with_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("gain", [-1.0, float("nan"), float("inf")])
-def test_refuses_a_gain(gain: float) -> None:
+def test_refuses_a_gain_that_is_negative_or_not_finite(gain: float) -> None:
     with pytest.raises(ValueError, match=r"The gain `readout` must be finite and at least 0, got .* use 1"):
         Gains(readout=gain)
 
@@ -349,7 +351,7 @@ def test_summary_of_a_readout_without_parameters_and_of_unknown_layers() -> None
 
 
 @pytest.mark.parametrize("momentum", [0.1, None])
-def test_stages_that_are_run_twice_change_nothing_but_the_memory(momentum: float | None) -> None:
+def test_recomputed_stages_give_the_same_gradients_and_statistics(momentum: float | None) -> None:
     torch.manual_seed(0)
     models = [
         make("max", 2, EquilibriumPropagation(FixedPoint(5)), relax=FixedPoint(8), recompute=twice) for twice in (False, True)

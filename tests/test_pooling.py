@@ -32,7 +32,7 @@ def test_transpose_is_differentiable(kind: type[Pool]) -> None:
 
 @pytest.mark.parametrize("kind", [MaxPool, AveragePool, SoftPool])
 @pytest.mark.parametrize(("window", "stride"), WINDOWS)
-def test_out_size(kind: type[Pool], window: int, stride: int | None) -> None:
+def test_out_size_is_the_size_of_what_pooling_returns(kind: type[Pool], window: int, stride: int | None) -> None:
     pool = kind(window, stride)
     assert pool(torch.zeros(1, 1, 7, 7)).shape[-1] == pool.out_size(7)
 
@@ -56,26 +56,53 @@ def test_max_and_average_are_those_of_torch() -> None:
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize(("window", "stride"), WINDOWS)
-def test_held_positions_make_a_linear_map_that_agrees_where_they_were_taken(
+def test_latched_positions_make_a_linear_map_that_agrees_where_they_were_taken(
     window: int, stride: int | None, layout: torch.memory_format
 ) -> None:
     pool = MaxPool(window, stride)
     u, v, w = (torch.randn(4, 3, 7, 7, dtype=torch.float64).to(memory_format=layout) for _ in range(3))
-    held = pool.held(u)
-    assert torch.equal(held(u), pool(u))
+    latched = pool.latched(u)
+    assert torch.equal(latched(u), pool(u))
     g = torch.randn_like(pool(u))
-    assert torch.equal(held.transpose(u, g), pool.transpose(u, g))
-    torch.testing.assert_close(held(2 * v + w), 2 * held(v) + held(w))
-    torch.testing.assert_close((g * held(v)).sum(), (held.transpose(v, g) * v).sum())
-    twice = torch.cat([v, w])
-    assert torch.equal(held(twice), torch.cat([held(v), held(w)]))
-    assert not torch.equal(held(v), pool(v))
+    assert torch.equal(latched.transpose(u, g), pool.transpose(u, g))
+    torch.testing.assert_close(latched(2 * v + w), 2 * latched(v) + latched(w))
+    torch.testing.assert_close((g * latched(v)).sum(), (latched.transpose(v, g) * v).sum())
+    assert not torch.equal(latched(v), pool(v))
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_latched_positions_repeat_for_every_copy_of_the_batch(layout: torch.memory_format) -> None:
+    pool = MaxPool()
+    u, v, w = (torch.randn(4, 3, 6, 6, dtype=torch.float64).to(memory_format=layout) for _ in range(3))
+    latched = pool.latched(u)
+    twice, g = torch.cat([v, w]), torch.randn(8, 3, 3, 3, dtype=torch.float64)
+    assert torch.equal(latched.repeated(2)(twice), torch.cat([latched(v), latched(w)]))
+    parts = [latched.transpose(images, errors) for images, errors in zip((v, w), g.chunk(2), strict=True)]
+    assert torch.equal(latched.repeated(2).transpose(twice, g), torch.cat(parts))
+    pooled, positions = latched.repeated(2).pooled(twice)
+    assert torch.equal(pooled, latched.repeated(2)(twice))
+    assert torch.equal(latched.repeated(2).transpose(twice, g, positions), torch.cat(parts))
+
+
+@pytest.mark.parametrize("images", [1, 2, 8])
+def test_latched_positions_refuse_another_number_of_images(images: int) -> None:
+    """A smaller batch, a part of it, and copies of it that were not announced by `repeated`."""
+    latched = MaxPool().latched(torch.randn(4, 3, 6, 6))
+    u, g = torch.randn(images, 3, 6, 6), torch.randn(images, 3, 3, 3)
+    refused = f"latched for 4 images, got {images}: latch them for these"
+    with pytest.raises(ValueError, match=refused):
+        latched(u)
+    with pytest.raises(ValueError, match=refused):
+        latched.pooled(u)
+    with pytest.raises(ValueError, match=refused):
+        latched.transpose(u, g)
 
 
 @pytest.mark.parametrize("kind", [AveragePool, SoftPool])
-def test_smooth_pooling_has_nothing_to_hold(kind: type[Pool]) -> None:
+def test_smooth_pooling_has_nothing_to_latch_or_repeat(kind: type[Pool]) -> None:
     pool = kind()
-    assert pool.held(torch.randn(1, 1, 4, 4)) is pool
+    assert pool.latched(torch.randn(1, 1, 4, 4)) is pool
+    assert pool.repeated(3) is pool
 
 
 @pytest.mark.parametrize(("window", "stride"), [(0, None), (2, 0), (-1, 1)])

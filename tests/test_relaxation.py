@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ffebm import AveragePool, Convolution, Dense, DivergenceError, FixedPoint, Hopfield, clamp, identity, sigmoid
+from ffebm import AveragePool, Convolution, Dense, DivergenceError, EnergyBlock, FixedPoint, Hopfield, clamp, identity, sigmoid
 from ffebm.diagnostics import trace
+from ffebm.errors import naming
 from ffebm.nudge import Elastic, Stationary
 from ffebm.relaxation import Order
 
@@ -50,7 +51,7 @@ def test_every_order_finds_the_same_equilibrium(order: Order) -> None:
         ("even-odd", 1, [[0]]),
     ],
 )
-def test_which_layers_move_together(order: Order, layers: int, groups: list[list[int]]) -> None:
+def test_each_order_moves_its_groups_of_layers_in_turn(order: Order, layers: int, groups: list[list[int]]) -> None:
     """Seen from outside: the first half-sweep reads the old state, the second the new one."""
     energy = dense(*[4] * layers)
     x = torch.rand(2, 4, dtype=torch.float64)
@@ -89,7 +90,7 @@ def test_alternating_sweeps_never_raise_the_energy(
 
 
 @given(scale=st.floats(0.1, 4), pooled=st.booleans(), seed=st.integers(0, 1000))
-def test_convolutions_and_average_pooling_descend_too(scale: float, pooled: bool, seed: int) -> None:
+def test_sweeps_of_convolutions_and_average_pooling_never_raise_the_energy(scale: float, pooled: bool, seed: int) -> None:
     torch.manual_seed(seed)
     edges = [Convolution(2, 3, padding=1, pool=AveragePool() if pooled else None), Convolution(3, 2, stride=2, padding=1)]
     energy = Hopfield(edges, clamp(1)).double()
@@ -101,7 +102,7 @@ def test_convolutions_and_average_pooling_descend_too(scale: float, pooled: bool
 
 
 @given(seed=st.integers(0, 1000), tolerance=st.sampled_from([None, 1e-2, 1e-6]))
-def test_samples_never_interact(seed: int, tolerance: float | None) -> None:
+def test_a_sample_relaxes_alone_as_it_does_in_any_batch(seed: int, tolerance: float | None) -> None:
     """Permuting a batch permutes the result, and a sample alone relaxes as it does in company, stopping rule included."""
     torch.manual_seed(seed)
     energy, x = dense(5, 6, 4, scale=2.0), 2 * torch.randn(4, 5, dtype=torch.float64)
@@ -126,7 +127,7 @@ def test_tolerance_stops_each_sample_on_its_own() -> None:
     torch.testing.assert_close(state, exact, rtol=0, atol=1e-5)
 
 
-def test_tolerance_gives_up_at_the_maximum() -> None:
+def test_tolerance_out_of_reach_stops_after_the_maximum_of_sweeps() -> None:
     relaxed = FixedPoint(3, tolerance=1e-12)(dense(6, 5, 4), torch.rand(2, 6, dtype=torch.float64))
     assert relaxed.sweeps.tolist() == [3, 3]
     assert (relaxed.residual > 1e-12).all()
@@ -173,24 +174,30 @@ def test_elastic_nudge_minimises_the_augmented_energy() -> None:
         torch.testing.assert_close(slope, torch.zeros_like(slope), rtol=0, atol=1e-12)
 
 
-def test_a_single_layer_is_its_activation() -> None:
+def test_a_network_of_one_layer_is_its_activation() -> None:
     x = torch.randn(3, 2, 4, 4)
     assert torch.equal(FixedPoint(1)(Hopfield([], clamp(0.5)), x).state[0], (0.5 * x).clamp(0, 1))
 
 
+DIVERGED = r"{} diverged: residual .* at sweep \d+\. .*lower"
+
+
 def test_divergence_names_block_sweep_and_residual() -> None:
-    energy = dense(4, 4, scale=1e9, activation=identity())
-    energy.name = "block 3 of 6"
-    with pytest.raises(DivergenceError, match=r"block 3 of 6 diverged: residual .* at sweep \d+\. .*lower") as caught:
-        FixedPoint(60)(energy, torch.rand(2, 4, dtype=torch.float64))
+    energy, x = dense(4, 4, scale=1e9, activation=identity()), torch.rand(2, 4, dtype=torch.float64)
+    with naming("block 3 of 6"), pytest.raises(DivergenceError, match=DIVERGED.format("block 3 of 6")) as caught:
+        FixedPoint(60)(energy, x)
     assert caught.value.block == "block 3 of 6"
     assert 1 < caught.value.sweep < 60
     assert not math.isfinite(caught.value.residual)
     copy = pickle.loads(pickle.dumps(caught.value))
     assert (copy.sweep, str(copy)) == (caught.value.sweep, str(caught.value))
+    with pytest.raises(DivergenceError, match=DIVERGED.format("The relaxation of the block")):
+        FixedPoint(60)(energy, x)  # on its own, without a block that has a name
+    with pytest.raises(DivergenceError, match=DIVERGED.format("the third")):
+        EnergyBlock(energy, FixedPoint(60), name="the third")(x)
 
 
-def test_running_away_is_divergence_before_it_overflows() -> None:
+def test_a_growing_state_raises_divergence_before_it_overflows() -> None:
     energy = Hopfield([Dense(4, 4, bias=False)], identity()).double()
     with torch.no_grad():
         energy.edges[0].weight.copy_(1.15 * torch.eye(4))  # each sweep multiplies the state by 1.32
@@ -200,19 +207,19 @@ def test_running_away_is_divergence_before_it_overflows() -> None:
     assert caught.value.sweep == 20
 
 
-def test_large_but_settling_states_are_fine() -> None:
+def test_large_states_that_settle_raise_no_divergence() -> None:
     relaxed = FixedPoint(2)(dense(4, 4, activation=identity()), 1e6 * torch.ones(2, 4, dtype=torch.float64))
     assert (relaxed.residual > 1e3).all()  # still moving, by less than its own scale
 
 
 @pytest.mark.parametrize("steps", [0, -3, 2.5, True])
-def test_refuses_steps(steps: int) -> None:
+def test_refuses_steps_that_are_no_positive_integer(steps: int) -> None:
     with pytest.raises(ValueError, match="`steps`"):
         FixedPoint(steps)
 
 
 @pytest.mark.parametrize("tolerance", [0.0, -1e-3, math.nan, math.inf])
-def test_refuses_tolerance(tolerance: float) -> None:
+def test_refuses_a_tolerance_that_is_not_positive(tolerance: float) -> None:
     with pytest.raises(ValueError, match="`tolerance`"):
         FixedPoint(5, tolerance=tolerance)
 
@@ -243,15 +250,19 @@ def test_names_the_parameter_that_is_not_finite() -> None:
         FixedPoint(5)(energy, torch.rand(2, 4, dtype=torch.float64))
 
 
-def test_refuses_integers() -> None:
+def test_refuses_an_input_of_integers() -> None:
     with pytest.raises(TypeError, match=r"got torch\.int64"):
         FixedPoint(5)(dense(4, 3), torch.ones(2, 4, dtype=torch.long))
 
 
 def test_refuses_an_input_of_the_wrong_shape() -> None:
-    energy = Hopfield([Convolution(3, 4, padding=1)])
+    energy, x = Hopfield([Convolution(3, 4, padding=1)]), torch.rand(1, 2, 8, 8)
+    with pytest.raises(ValueError, match=r"\(1, 2, 8, 8\) does not fit the block\. .* got \(2, 8, 8\)"):
+        FixedPoint(5)(energy, x)
     with pytest.raises(ValueError, match=r"\(1, 2, 8, 8\) does not fit an unnamed Hopfield block\. .* got \(2, 8, 8\)"):
-        FixedPoint(5)(energy, torch.rand(1, 2, 8, 8))
+        EnergyBlock(energy)(x)
+    with pytest.raises(ValueError, match=r"\(1, 2, 8, 8\) does not fit the first\. .* got \(2, 8, 8\)"):
+        EnergyBlock(energy, name="the first")(x)
 
 
 def test_refuses_the_wrong_number_of_activations() -> None:

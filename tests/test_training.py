@@ -565,7 +565,7 @@ def test_a_backward_pass_that_diverges_stops_the_run_with_a_one_line_error(
     def diverge(*_: object) -> None:
         raise DivergenceError("block 2 of 2", 3, 1e9, "Lower the learning rate.")
 
-    monkeypatch.setattr(EquilibriumPropagation, "gradient", diverge)
+    monkeypatch.setattr(EquilibriumPropagation, "response", diverge)
     with pytest.raises(HealthError, match=r"relaxation of block 2 of 2 diverged.* This was the backward pass of step 1\."):
         run_small(tmp_path / "run", "model.nudge=stationary")
 

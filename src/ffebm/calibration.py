@@ -138,7 +138,8 @@ def _watch(visited: Visit) -> _Course:
     free: list[float] = []
     relax(energy, x, observer=lambda _, state: free.append(_apart(state, goal)))
 
-    given = block.estimator.nudging or EquilibriumPropagation()
+    own = block.estimator.relax  # recorded sweeps, or adjoint ones, carry an error as nudged sweeps in the opposite order do
+    given = block.estimator.nudging or (EquilibriumPropagation() if own is None else EquilibriumPropagation(own.transposed))
     sweeps = max(1, block.estimator.sweeps)
     estimator = replace(given, variant="centered", stencil=None).swept(sweeps, omega)
     generator = torch.Generator().manual_seed(0)

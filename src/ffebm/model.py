@@ -162,7 +162,8 @@ class FFEBM(nn.Module):
         check_type("estimator", estimator, GradientEstimator, "EquilibriumPropagation()")
         for _, block in self.chain:
             block.estimator = estimator
-            block.relax = block.relax if relax is None else relax
+            if relax is not None:
+                block.relax = relax
         return self
 
     def summary(self, input_shape: Sequence[int] | None = None) -> Summary:

@@ -84,9 +84,9 @@ class NonReciprocal(System):
 
     def _sweep(self, x: Tensor, equilibrium: State, phase: Phase) -> Sweep:
         """The map, and for a nudged phase what is added to it around the free equilibrium."""
-        if phase.nudge is None:
+        nudge = phase.tilt
+        if nudge is None:
             return lambda state: self.update(state, x)
-        nudge = phase.nudge.copies([phase.strength])
 
         products = _jacobian_products(self.update, equilibrium, x) if self.corrected else None
 

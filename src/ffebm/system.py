@@ -15,7 +15,7 @@ from ffebm.nudge import Nudge, Strength
 from ffebm.portions import portions
 from ffebm.relaxation import Relaxation, Relaxed
 from ffebm.relaxation.problem import Problem
-from ffebm.state import State, of_samples, repeated
+from ffebm.state import State, repeated
 
 
 class Phase(NamedTuple):
@@ -23,6 +23,11 @@ class Phase(NamedTuple):
 
     nudge: Nudge | None = None
     strength: Strength = 0.0
+
+    @property
+    def tilt(self) -> Nudge | None:
+        """The nudge at its strength, if there is one: ask it for the `force` on a layer."""
+        return None if self.nudge is None else self.nudge.copies([self.strength])
 
 
 FREE = Phase()
@@ -135,7 +140,8 @@ class SystemWrapper(System):
 class Simulated(System):
     """An energy that a relaxation minimises.
 
-    All phases relax as one batch. A batch larger than the processor's cache relaxes portion by portion, where it is free.
+    All phases relax as one batch. A batch larger than the processor's cache relaxes portion by portion where it begins afresh;
+    what begins at a state is cut by whoever holds that, into `portions`.
     """
 
     def __init__(self, energy: Energy, relax: Relaxation) -> None:
@@ -156,13 +162,10 @@ class Simulated(System):
     ) -> list[Relaxed]:
         """As every system; `observer` sees the states of all phases, before the first sweep and after each."""
         relax = self.relax if relax is None else relax
-        if observer is not None or any(phase.nudge is not None for phase in phases):
+        if start is not None or observer is not None or any(phase.nudge is not None for phase in phases):
             return self._settle(x, phases, start, relax, observer)
-        begin = self.energy.init_state(x[:1]) if start is None else start
-        pieces = [
-            self._settle(x[part], phases, None if start is None else of_samples(start, part), relax, None)
-            for part in self.portions(x, begin, len(phases))
-        ]
+        parts = self.portions(x, self.energy.init_state(x[:1]), len(phases))
+        pieces = [self._settle(x[part], phases, None, relax, None) for part in parts]
         return pieces[0] if len(pieces) == 1 else [_joined(readings) for readings in zip(*pieces, strict=True)]
 
     def _settle(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import singledispatch
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from ffebm.experiment.architectures import build_model
 from ffebm.experiment.preset import read_preset_or_file
 from ffebm.feedforward import Feedforward
 from ffebm.gradient import BackpropThroughTime, EquilibriumPropagation, GradientEstimator, RecurrentBackprop, Unrolled
-from ffebm.interaction import Convolution, Dense
+from ffebm.interaction import Convolution, Dense, Interaction
 from ffebm.model import FFEBM
 from ffebm.relaxation import FixedPoint
 
@@ -63,18 +64,30 @@ def feedforward(model: FFEBM) -> nn.Sequential:
         assert isinstance(stage, Feedforward)
         assert isinstance(block.energy, Hopfield)
         for connection in (stage.connection, *block.energy.edges):
-            assert isinstance(connection, Dense | Convolution)
-            if isinstance(connection, Dense):
-                outputs, inputs = connection.weight.shape
-                layers += [nn.Flatten(), nn.Linear(inputs, outputs, bias=False), nn.BatchNorm1d(outputs), nn.ReLU()]
-                continue
-            outputs, inputs, kernel, _ = connection.weight.shape
-            convolution = nn.Conv2d(inputs, outputs, kernel, connection.stride, connection.padding, bias=False)
-            pools = [] if connection.pool is None else [nn.MaxPool2d(connection.pool.window, connection.pool.stride)]
-            layers += [convolution, *pools, nn.BatchNorm2d(outputs), nn.ReLU()]
+            layers += _plain_layer(connection)
     linear = model.readout[-1]  # pyright: ignore[reportIndexIssue]
     layers += [nn.Flatten(), nn.Linear(linear.in_features, linear.out_features)]
     return nn.Sequential(*layers).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+
+
+@singledispatch
+def _plain_layer(connection: Interaction) -> list[nn.Module]:
+    """A connection with the normalisation and the activation behind it."""
+    raise TypeError(f"Plain backprop has no layer like {connection}: measure nets of dense and convolutional layers.")
+
+
+@_plain_layer.register
+def _(connection: Dense) -> list[nn.Module]:
+    outputs, inputs = connection.weight.shape
+    return [nn.Flatten(), nn.Linear(inputs, outputs, bias=False), nn.BatchNorm1d(outputs), nn.ReLU()]
+
+
+@_plain_layer.register
+def _(connection: Convolution) -> list[nn.Module]:
+    outputs, inputs, kernel, _ = connection.weight.shape
+    convolution = nn.Conv2d(inputs, outputs, kernel, connection.stride, connection.padding, bias=False)
+    pools = [] if connection.pool is None else [nn.MaxPool2d(connection.pool.window, connection.pool.stride)]
+    return [convolution, *pools, nn.BatchNorm2d(outputs), nn.ReLU()]
 
 
 @dataclass(frozen=True)
@@ -98,14 +111,15 @@ class Method:
         return model if self.calibration is None else self.calibration.apply(model)
 
     def sweeps(self, model: FFEBM) -> str:
-        """Free ones, as the last forward pass made them, and nudged ones, the mean over blocks; centered ones go both ways."""
+        """Free ones, as the last forward pass made them, and those behind, the mean over blocks, once for every nudge."""
         blocks = [block for _, block in model.chain]
         free = _mean([block.sweeps.float().mean().item() for block in blocks if block.sweeps is not None])
         relaxations = [getattr(block.estimator, "relax", None) for block in blocks]
         after = [relax.steps for relax in relaxations if relax is not None]
         if not after:
             return free
-        return f"{free} + {'2·' if isinstance(self.estimator, EquilibriumPropagation) else ''}{_mean(after)}"
+        nudges = 1 if self.estimator.nudging is None else len(self.estimator.nudging.points.points)
+        return f"{free} + {f'{nudges}·' if nudges > 1 else ''}{_mean(after)}"
 
 
 def _mean(numbers: Sequence[float]) -> str:

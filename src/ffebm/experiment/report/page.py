@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from functools import cache
+from functools import cache, singledispatch
 from html import escape
 from importlib import resources
 from typing import Any
@@ -17,8 +17,8 @@ from ffebm.experiment.report.document import Chart, Document, Listing, Part, Pic
 
 def page(document: Document) -> str:
     """The whole file."""
-    charts: list[dict[str, Any]] = []
-    body = "\n".join(_section(section, charts) for section in document.sections)
+    charts = [plot for section in document.sections for part in section.parts for plot in _plots(part)]
+    body = "\n".join(map(_section, document.sections))
     contents = "".join(f'<a href="#{_anchor(section)}">{escape(section.title)}</a>' for section in document.sections)
     library = f"<script>{get_plotlyjs()}</script>" if charts else ""
     return (
@@ -32,47 +32,64 @@ def page(document: Document) -> str:
     )
 
 
-def _section(section: Section, charts: list[dict[str, Any]]) -> str:
-    parts = "\n".join(_part(part, charts) for part in section.parts)
+def _section(section: Section) -> str:
+    parts = "\n".join(map(_part, section.parts))
     return f'<section id="{_anchor(section)}">\n<h2>{escape(section.title)}</h2>\n{parts}\n</section>'
 
 
-def _part(part: Part, charts: list[dict[str, Any]]) -> str:
-    if isinstance(part, Table):
-        return _table(part)
-    if isinstance(part, Chart):
-        charts.append(_plotted(part))
-        return f'<figure><figcaption>{escape(part.title)}</figcaption><div class="chart"></div></figure>'
-    if isinstance(part, Picture):
-        source = base64.b64encode(part.content).decode()
-        return (
-            f"<figure><figcaption>{escape(part.title)}</figcaption>"
-            f'<img alt="{escape(part.title)}" src="data:image/png;base64,{source}"></figure>'
-        )
-    if isinstance(part, Listing):
-        return f"<details><summary>{escape(part.title)}</summary><pre>{escape(part.text)}</pre></details>"
-    return f"<p>{_inline(part)}</p>"
+@singledispatch
+def _part(part: Part) -> str:
+    """A part as HTML; page.js plots the charts into their places, in turn."""
+    raise TypeError(f"A page has no {type(part).__name__}.")
 
 
-def _inline(text: Text) -> str:
-    pieces = map(escape, text.pieces())
-    return "".join(f"<code>{piece}</code>" if number % 2 else piece for number, piece in enumerate(pieces))
+@_part.register
+def _(part: Text) -> str:
+    pieces = map(escape, part.pieces())
+    inline = "".join(f"<code>{piece}</code>" if number % 2 else piece for number, piece in enumerate(pieces))
+    return f"<p>{inline}</p>"
 
 
-def _table(table: Table) -> str:
-    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.header)
+@_part.register
+def _(part: Chart) -> str:
+    return f'<figure><figcaption>{escape(part.title)}</figcaption><div class="chart"></div></figure>'
+
+
+@_part.register
+def _(part: Picture) -> str:
+    source = base64.b64encode(part.content).decode()
+    return (
+        f"<figure><figcaption>{escape(part.title)}</figcaption>"
+        f'<img alt="{escape(part.title)}" src="data:image/png;base64,{source}"></figure>'
+    )
+
+
+@_part.register
+def _(part: Listing) -> str:
+    return f"<details><summary>{escape(part.title)}</summary><pre>{escape(part.text)}</pre></details>"
+
+
+@_part.register
+def _(part: Table) -> str:
+    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in part.header)
     rows = "".join(
         f'<tr><th scope="row">{escape(row[0])}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in row[1:])}</tr>'
-        for row in table.rows
+        for row in part.rows
     )
     return (
-        f'<div class="scrolls"><table><caption>{escape(table.title)}</caption>'
+        f'<div class="scrolls"><table><caption>{escape(part.title)}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 
 
-def _plotted(chart: Chart) -> dict[str, Any]:
+@singledispatch
+def _plots(_: Part) -> list[dict[str, Any]]:
     """What page.js hands to Plotly; colours are numbers there, which a theme turns into colours."""
+    return []
+
+
+@_plots.register
+def _(chart: Chart) -> list[dict[str, Any]]:
     traces = [
         {
             "name": escape(curve.name, quote=False),  # Plotly reads some HTML in names, links among it
@@ -84,7 +101,7 @@ def _plotted(chart: Chart) -> dict[str, Any]:
         }
         for curve in chart.curves
     ]
-    return {"traces": traces, "x": chart.x, "y": chart.y, "log": chart.log}
+    return [{"traces": traces, "x": chart.x, "y": chart.y, "log": chart.log}]
 
 
 def _mode(x: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from ffebm.experiment.settings.sections import Section, Settings
+from ffebm.experiment.settings.sections import Settings
 
 WIDTH = 80  # of a terminal
 
@@ -28,7 +28,7 @@ def documented(part: str = "") -> str:
     header = ""
     for key, info in fields():
         name = key.rpartition(".")[2]
-        if isinstance(info.default, Section):
+        if isinstance(info.default, BaseModel):
             doc = (type(info.default).__doc__ or "").splitlines()[0]
             header = f"\n# {doc}\n[{key}]"
         elif part in key and not key.startswith(("paper", "description")):
