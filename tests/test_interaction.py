@@ -75,8 +75,6 @@ def test_contrast_has_the_derivative_of_a_difference_of_energies(ends: tuple[Int
     weights = torch.randn(4, dtype=torch.float64)
     x = torch.zeros(1, requires_grad=True)
     expected = differentiate((weights * (edge(*high) - edge(*low))).sum(), x, edge).parameters
-    ours = differentiate((weights * edge.contrast(high, low)).sum(), x, edge).parameters
-    torch.testing.assert_close(ours, expected)
     with torch.no_grad():
         torch.testing.assert_close(edge.contrast_gradient(high, low, weights), expected)
 

@@ -83,7 +83,7 @@ class System(nn.Module, ABC):
     def contrast(self, high: State, low: State, x: Tensor, weights: Tensor) -> Gradients:
         r"""The derivative of $\sum_b w_b (E_b(high) - E_b(low))$ to `x` and to the parameters, by their names in the system."""
 
-    def latched(self, state: State) -> Self:
+    def latched(self, state: State) -> System:
         """The system with those choices fixed that it makes at `state`, as max-pooling does; itself, where it makes none."""
         return self
 
@@ -182,8 +182,9 @@ class Simulated(System):
     def contrast(self, high: State, low: State, x: Tensor, weights: Tensor) -> Gradients:
         return Gradients(*self.energy.contrast_gradient(high, low, x, weights)).within("energy")
 
-    def latched(self, state: State) -> Self:
-        return with_children(self, energy=self.energy.latched(state))
+    def latched(self, state: State) -> Simulated:
+        energy = self.energy.latched(state)
+        return self if energy is self.energy else _Latched(energy, self.relax)
 
     def holomorphic(self) -> Self:
         return with_children(self, energy=self.energy.holomorphic())
@@ -200,6 +201,13 @@ class Simulated(System):
     @property
     def kind(self) -> str:
         return type(self.energy).__name__
+
+
+class _Latched(Simulated):
+    """Choices are latched for a whole batch, which is not cut."""
+
+    def portions(self, x: Tensor, state: State, phases: int) -> list[slice]:
+        return [slice(0, len(x))]
 
 
 def stacked(phases: Sequence[Phase]) -> Nudge | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,6 @@ from ffebm.system import FREE, Gradients, Phase, PhasesObserver, Simulated, Syst
 
 Variant = Literal["centered", "positive", "negative", "one-sided", "random-sign"]
 Scale = Literal["unit", "paper"]
-S = TypeVar("S", bound=System)
 
 FAINTEST = 2  # units of rounding: a nudge that moves units by less leaves nothing but rounding to contrast
 STRONGEST = 1e3  # shared by a hundred thousand units, it still takes each of them from one clamp to the other
@@ -216,7 +215,7 @@ class EquilibriumPropagation(ImplicitEstimator):
         parts = system.portions(x, state, len(strengths))
         return Gradients.summed([portion(samples, strengths_of_samples(strengths, samples)) for samples in parts])
 
-    def around(self, system: S, state: State) -> S:
+    def around(self, system: System, state: State) -> System:
         """The system that is nudged, around the free equilibrium `state`."""
         return system.latched(state) if self.hold_pooling else system
 

@@ -134,7 +134,7 @@ def _traced(model: FFEBM, x: Tensor, y: Tensor, chosen: Gradient) -> tuple[list[
         else:
             errors = error_at(block.output, delta, len(state))
             nudge = estimator.stationary(errors, estimator.sizes(errors))
-        around = estimator.around(block.system, state).energy
+        around = block.energy.latched(state) if estimator.hold_pooling else block.energy
         free = trace(block.energy, replace(block.relax, steps=SWEEPS, tolerance=None), entering)
         nudged = [trace(around, sweeps, entering, start=state, nudge=phase.tilt) for phase in estimator.phases(nudge, entering)]
         found.append((Phase.of(free), Phase.of(nudged[0]), Phase.of(nudged[1])))

@@ -87,8 +87,8 @@ class Learner(LightningModule):
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         # What a step draws, as random signs of nudges, depends on where it is alone: a run goes on to the same result.
-        part = index % self.trainer.accumulate_grad_batches * self.trainer.world_size + self.trainer.global_rank
-        torch.manual_seed(seeded(self.settings.seed, self.global_step, part).initial_seed())
+        accumulate = self.settings.trainer.accumulate
+        torch.manual_seed(seeded(self.settings.seed, self.global_step, index % accumulate, self.global_rank).initial_seed())
         output = None
         try:
             output = self.model(batch.x, batch.y)
