@@ -20,6 +20,7 @@ from ffebm import (
     Dense,
     Edge,
     Energy,
+    EnergyBlock,
     EquilibriumPropagation,
     FixedPoint,
     GradientEstimator,
@@ -442,3 +443,36 @@ def test_over_relaxed_sweeps_never_raise_the_energy(omega: float, scale: float, 
 def test_omega_out_of_range_is_refused(omega: float) -> None:
     with pytest.raises(ValueError, match="omega"):
         FixedPoint(5, omega=omega)
+
+
+@dataclass(frozen=True)
+class Descending(Relaxation):
+    """Somebody's own sweep, which looks at the input itself, and at currents."""
+
+    def sweep(self, energy, state, x, nudge=None):
+        first = energy.drive(state, x, 0) - x + x
+        moved = [energy.activations[0].sigma(first), energy.minimise(1, state, x, nudge and nudge.force(state, 1))]
+        return tuple(moved)
+
+    @property
+    def transposed(self):
+        return self
+
+
+def test_a_sweep_of_somebody_elses_gets_the_input_of_every_phase() -> None:
+    torch.manual_seed(0)
+    energy, x = Hopfield([Dense(5, 4)], clamp(0.5)).double(), torch.rand(3, 5, dtype=torch.float64)
+    found = [
+        torch.autograd.grad(
+            EnergyBlock(energy, relax, EquilibriumPropagation(relax))(x).square().sum(), list(energy.parameters())
+        )
+        for relax in (Descending(100), FixedPoint(100, order="synchronous"))
+    ]
+    torch.testing.assert_close(*found)
+
+    class Further(FixedPoint):
+        def sweep(self, energy, state, x, nudge=None):
+            return super().sweep(energy, state, x + 0, nudge)
+
+    assert FixedPoint.hands_input_on
+    assert not Further.hands_input_on

@@ -71,8 +71,10 @@ class Stationary(Nudge):
         return self._forces[layer]
 
     def copies(self, strengths: Sequence[Strength]) -> Nudge:
-        betas = [self.beta * strength for strength in strengths]
-        return _Constant(tuple(d if d is None else torch.cat([per_sample(b, d) * d for b in betas]) for d in self.deltas))
+        betas = torch.stack([self.beta * strength for strength in strengths])
+        sizes = [None if d is None else betas.view(*betas.shape, *[1] * (d.dim() - 1)) for d in self.deltas]
+        pairs = zip(sizes, self.deltas, strict=True)
+        return _Constant(tuple(None if size is None or d is None else (size * d).flatten(0, 1) for size, d in pairs))
 
     @cached_property
     def _forces(self) -> Deltas:

@@ -174,7 +174,7 @@ class Simulated(System):
         """All phases as one batch, one copy of it after the other."""
         copies = len(phases)
         begin = None if start is None else lambda: tuple(repeated(s, copies) for s in start)
-        problem = Problem(self.energy.repeated(copies), repeated(x, copies), stacked(phases), begin, copies)
+        problem = Problem(self.energy.repeated(copies), x, stacked(phases), begin, copies)
         relaxed = relax.settle(problem, observer and (lambda done, state: observer(done, _split(state, copies))))
         states, residuals, sweeps = _split(relaxed.state, copies), relaxed.residual.chunk(copies), relaxed.sweeps.chunk(copies)
         return [Relaxed(*reading) for reading in zip(states, residuals, sweeps, strict=True)]

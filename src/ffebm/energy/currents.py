@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from ffebm.energy.energy import Energy, Session
@@ -29,6 +31,8 @@ class Currents(Session):
         blank: whether that is zero in every layer.
         copies: how many times it holds the same samples, one copy of the batch after the other.
     """
+
+    shares_input: ClassVar[bool] = True
 
     def __init__(self, energy: Energy, edges: Sequence[Edge], start: State, *, blank: bool, copies: int) -> None:
         super().__init__(energy)
@@ -60,7 +64,10 @@ class Currents(Session):
             up = self._contact(edge, state).up(self._copies if self._begins(state, edge.pre) else 1)
             total = up if total is None else total.add_(up)
         if layer == 0:
-            total = x.clone() if total is None else total.add_(x)
+            each = len(state[0]) // len(x)  # 1, or as many copies as the input stands for
+            if total is None:
+                return torch.cat([x] * each)
+            total.unflatten(0, (each, -1)).add_(x)
         assert total is not None, "an edge reaches every other layer"
         return total
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ class Energy(nn.Module, ABC):
     """
 
     output: int = -1  # the layer that a block returns, and that errors enter
+    shares_input: ClassVar[bool] = False  # whether `minimise` takes the input of one copy, too, for all copies of a batch
 
     def __init__(self, activations: Sequence[Activation] = (identity(),)) -> None:
         super().__init__()
@@ -101,10 +102,11 @@ class Energy(nn.Module, ABC):
         """The energy, prepared for one relaxation that no graph records; by default the energy itself.
 
         Args:
-            x: the input of the whole relaxation.
+            x: the input.
             start: the state that the first sweep is going to get.
             fresh: whether that is `init_state`.
-            copies: how many times `x` and `start` hold the same samples, one copy of the batch after the other.
+            copies: how many times `start` holds the samples of `x`, one copy of the batch after the other. `minimise` gets the
+                input as many times, unless the session has `shares_input`.
         """
         return self
 
@@ -168,6 +170,8 @@ class Energy(nn.Module, ABC):
 
 class Session:
     """An energy while it relaxes: a subclass answers `minimise` from what it remembers, and leaves the rest to the energy."""
+
+    shares_input: ClassVar[bool] = False
 
     def __init__(self, energy: Energy) -> None:
         self.energy = energy

@@ -24,7 +24,7 @@ ADVICE = (
 @torch.no_grad()
 def raise_if_diverging(problem: Problem, sweep: Callable[..., State], steps: int) -> None:
     """Replay a suspicious relaxation, sweep by sweep, and raise unless large numbers are simply its scale."""
-    energy, x, nudge = problem.energy, problem.x, problem.nudge
+    energy, x, nudge = problem.energy, problem.input, problem.nudge
     for name, tensor in (("input", x), *energy.named_parameters()):
         if not bool(tensor.isfinite().all()):
             _refuse(name, tensor)

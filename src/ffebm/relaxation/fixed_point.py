@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Self, get_args
+from typing import ClassVar, Self, get_args
 
 from torch import Tensor
 
@@ -33,6 +33,7 @@ class FixedPoint(Relaxation):
 
     order: Order = field(default="odd-even", kw_only=True)
     omega: float = field(default=1.0, kw_only=True)
+    hands_input_on: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

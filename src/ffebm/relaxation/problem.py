@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor
 
 from ffebm.energy import Energy, Session
 from ffebm.errors import block_name
 from ffebm.nudge import Nudge
-from ffebm.state import State
+from ffebm.state import State, repeated
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Problem:
 
     Args:
         start: makes the state to begin with, which then is the relaxation's alone; by default the energy's own.
-        copies: how many times the batch holds the same samples, one copy after the other, each with a nudge of its own.
+        copies: how many times the state holds the samples of `x`, one copy after the other, each with a nudge of its own.
         recorded: whether autograd is to follow.
     """
 
@@ -32,8 +33,8 @@ class Problem:
 
     def begin(self) -> State:
         """The state to begin with; raises where it is not one tensor per layer with a sample for each of the input's."""
-        state = self.energy.init_state(self.x) if self.start is None else self.start()
-        layers, batch = len(self.energy.activations), len(self.x)
+        state = self.energy.init_state(self.input) if self.start is None else self.start()
+        layers, batch = len(self.energy.activations), self.copies * len(self.x)
         if not isinstance(state, tuple) or len(state) != layers or any(s.dim() < 2 or s.shape[0] != batch for s in state):
             got = [tuple(s.shape) for s in state] if isinstance(state, tuple) else type(state).__name__
             raise ValueError(
@@ -41,6 +42,11 @@ class Problem:
                 f"{batch} first, got {got}. Check `init_state`, or the `start` given."
             )
         return state
+
+    @cached_property
+    def input(self) -> Tensor:
+        """The input of every copy."""
+        return repeated(self.x, self.copies)
 
     def prepared(self, start: State) -> Energy | Session:
         """The energy, ready for many sweeps from this state."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -35,6 +35,12 @@ class Relaxation(ABC):
 
     steps: int = 20
     tolerance: float | None = field(default=None, kw_only=True)
+    hands_input_on: ClassVar[bool] = False  # whether `sweep` does nothing with an input but hand it on to `minimise`
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "sweep" in vars(cls) and "hands_input_on" not in vars(cls):  # one that is written anew may do anything with it
+            cls.hands_input_on = False
 
     def __post_init__(self) -> None:
         check_size("steps", self.steps)
@@ -81,7 +87,8 @@ class Relaxation(ABC):
         def begin() -> tuple[Sweep, State]:
             state = problem.begin()
             energy = problem.prepared(state)
-            return lambda state: self.sweep(energy, state, problem.x, problem.nudge), state
+            x = problem.x if energy.shares_input and self.hands_input_on else problem.input
+            return lambda state: self.sweep(energy, state, x, problem.nudge), state
 
         watched = problem.recorded or problem.nudge is not None or observer is not None
         relaxed = iterate(begin, self._stopping(problem.x.dtype, problem.copies, watched), observer)
