@@ -10,14 +10,17 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from typer.main import get_command
 
 import ffebm
 from ffebm.experiment import command_line
 from ffebm.experiment.preset import preset_names, read_preset, read_preset_or_file
 from ffebm.experiment.settings import documented
+from ffebm.testing import EnergyConformance
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -34,6 +37,28 @@ def test_code_blocks_run(page: Path) -> None:
     for code in blocks(page):
         exec(compile(code, str(page), "exec"), namespace)
     assert len(namespace) > 3
+
+
+def test_a_fast_session_takes_under_40_lines_and_a_noisy_system_under_15() -> None:
+    """And both do what the page says of them."""
+    pages = blocks(ROOT / "docs" / "extending.md")
+    (session,) = (code for code in pages if "class Springs" in code)
+    (noisy,) = (code for code in pages if "class Noisy" in code)
+    assert len(re.sub(r"\n+", "\n", session).splitlines()) < 40
+    assert len(re.findall(r"class Noisy.*?(?=\n\n\n)", noisy, re.DOTALL)[0].splitlines()) < 15
+    namespace: dict[str, Any] = {"__name__": "page"}
+    exec(session, namespace)
+
+    class TestSprings(EnergyConformance):
+        def make_energy(self) -> ffebm.Energy:
+            return namespace["Springs"](5)
+
+        def make_input(self) -> torch.Tensor:
+            return torch.randn(3, 5)
+
+    for name in dir(TestSprings):
+        if name.startswith("test_"):
+            getattr(TestSprings(), name)()
 
 
 def test_the_readme_example_learns_in_fifteen_lines() -> None:

@@ -132,10 +132,10 @@ class Hopfield(Energy):
     def contrast_gradient(self, high: State, low: State, x: Tensor, weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         sums: dict[Tensor, Tensor] = {}  # by parameter: one may serve several edges
         for pre, post, edge in self.graph:
-            held = dict(edge.named_parameters())
+            own = dict(edge.named_parameters())
             ends = (high[pre], high[post]), (low[pre], low[post])
             for name, gradient in edge.contrast_gradient(*ends, self._weighted(weights, post)).items():
-                sums[held[name]] = sums[held[name]] + gradient if held[name] in sums else gradient
+                sums[own[name]] = sums[own[name]] + gradient if own[name] in sums else gradient
         grad_x = (low[0] - high[0]) * per_sample(self._weighted(weights, 0), x)
         wanted = {name: p for name, p in self.named_parameters() if p.requires_grad}
         return grad_x, {name: sums[p] if p in sums else torch.zeros_like(p) for name, p in wanted.items()}
