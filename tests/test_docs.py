@@ -57,7 +57,9 @@ def test_a_fast_session_takes_under_40_lines_and_a_noisy_system_under_15() -> No
             return torch.randn(3, 5)
 
     for name in dir(TestSprings):
-        if name.startswith("test_"):
+        if (
+            name.startswith("test_") and name != "test_survives_copying_and_saving"
+        ):  # code of a page has no module to pickle it by
             getattr(TestSprings(), name)()
 
 
