@@ -18,7 +18,8 @@ def test_both_chainings_and_autograd_agree_at_any_beta(kind: str, nudge: str, be
     model = make(kind, [2, 3, 1], estimator, FixedPoint(25), nudge=nudge)
     x, y = batch(model)
     explicit = explicit_chain(model, x, y)
-    assert worst(implicit_chain(model, x, y), explicit) < 1e-12
+    # Energies subtracted, as the paper writes it, lose as many digits as the nudge is small.
+    assert worst(implicit_chain(model, x, y), explicit) < 5e-14 / beta
     assert worst(gradients(model, x, y), explicit) < 1e-12
 
 

@@ -474,5 +474,5 @@ def test_a_sweep_of_somebody_elses_gets_the_input_of_every_phase() -> None:
         def sweep(self, energy, state, x, nudge=None):
             return super().sweep(energy, state, x + 0, nudge)
 
-    assert FixedPoint.hands_input_on
-    assert not Further.hands_input_on
+    assert FixedPoint.passes_input_unchanged
+    assert not Further.passes_input_unchanged

@@ -13,11 +13,13 @@ from ffebm import (
     EquilibriumPropagation,
     FixedPoint,
     NonReciprocal,
+    Phase,
     RecurrentBackprop,
     State,
     Stencil,
     SystemBlock,
 )
+from ffebm.nudge import Stationary
 from ffebm.testing import finite_differences
 
 NUDGED = FixedPoint(3000, tolerance=1e-12)
@@ -135,3 +137,14 @@ def test_only_nudges_can_differentiate_it() -> None:
     system = NonReciprocal(Attention(4))
     with pytest.raises(TypeError, match=r"RecurrentBackprop differentiates the sweeps of a simulation.* use `Equilibrium"):
         SystemBlock(system, RecurrentBackprop())(torch.randn(2, 3, 4))
+
+
+def test_bad_requests_are_refused() -> None:
+    system, x = NonReciprocal(Attention(4)), torch.randn(2, 3, 4)
+    nudge = Stationary(torch.ones(2), (torch.ones(2, 3, 4),))
+    with pytest.raises(ValueError, match="needs `start`, its free equilibrium"):
+        system.settle(x, [Phase(nudge, 0.1)])
+    with pytest.raises(ValueError, match="cannot be watched together"):
+        system.settle(x, [Phase()], observer=lambda *_: None)
+    with pytest.raises(ValueError, match="`tolerance` must be positive"):
+        NonReciprocal(Attention(4), tolerance=-1)

@@ -76,12 +76,12 @@ def test_latched_positions_repeat_for_every_copy_of_the_batch(layout: torch.memo
     u, v, w = (torch.randn(4, 3, 6, 6, dtype=torch.float64).to(memory_format=layout) for _ in range(3))
     latched = pool.latched(u)
     twice, g = torch.cat([v, w]), torch.randn(8, 3, 3, 3, dtype=torch.float64)
-    assert torch.equal(latched.repeated(2)(twice), torch.cat([latched(v), latched(w)]))
+    assert torch.equal(latched.for_copies(2)(twice), torch.cat([latched(v), latched(w)]))
     parts = [latched.transpose(images, errors) for images, errors in zip((v, w), g.chunk(2), strict=True)]
-    assert torch.equal(latched.repeated(2).transpose(twice, g), torch.cat(parts))
-    pooled, positions = latched.repeated(2).pooled(twice)
-    assert torch.equal(pooled, latched.repeated(2)(twice))
-    assert torch.equal(latched.repeated(2).transpose(twice, g, positions), torch.cat(parts))
+    assert torch.equal(latched.for_copies(2).transpose(twice, g), torch.cat(parts))
+    pooled, positions = latched.for_copies(2).pooled(twice)
+    assert torch.equal(pooled, latched.for_copies(2)(twice))
+    assert torch.equal(latched.for_copies(2).transpose(twice, g, positions), torch.cat(parts))
 
 
 @pytest.mark.parametrize("images", [1, 2, 8])
@@ -102,7 +102,7 @@ def test_latched_positions_refuse_another_number_of_images(images: int) -> None:
 def test_smooth_pooling_has_nothing_to_latch_or_repeat(kind: type[Pool]) -> None:
     pool = kind()
     assert pool.latched(torch.randn(1, 1, 4, 4)) is pool
-    assert pool.repeated(3) is pool
+    assert pool.for_copies(3) is pool
 
 
 @pytest.mark.parametrize(("window", "stride"), [(0, None), (2, 0), (-1, 1)])

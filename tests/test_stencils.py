@@ -192,6 +192,10 @@ def test_bad_stencils_are_refused() -> None:
         EquilibriumPropagation(stencil="centered")
     with pytest.raises(ValueError, match="`sign` must be 1 or -1, got 2"):
         Stencil.one_sided(2)
+    with pytest.raises(ValueError, match="A stencil needs Σ c·p = 1"):
+        Stencil("wrong", (1, -1), (3, 4))
+    with pytest.raises(ValueError, match="at most two points unless it is linearised"):
+        Stencil("five", (2, 1, -1, -2), (-1 / 12, 8 / 12, -8 / 12, 1 / 12))
     with pytest.raises(ValueError, match="`n` must be a whole number of at least 3, got 2"):
         Stencil.roots(2)
 

@@ -133,7 +133,7 @@ def test_latched_positions_are_repeated_for_phases_and_for_nothing_else() -> Non
     net, x = energy(), images(2)
     (free,) = Simulated(net, RELAX).settle(x, [Phase()])
     latched = net.latched(free.state)
-    assert latched.repeated(2).drive(tuple(torch.cat([s, s]) for s in free.state), torch.cat([x, x]), 1).shape[0] == 4
+    assert latched.for_copies(2).drive(tuple(torch.cat([s, s]) for s in free.state), torch.cat([x, x]), 1).shape[0] == 4
     with pytest.raises(ValueError, match="Positions are latched for 2 images, got 4"):
         latched.drive(tuple(torch.cat([s, s]) for s in free.state), torch.cat([x, x]), 1)
 

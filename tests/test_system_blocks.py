@@ -29,9 +29,10 @@ from ffebm import (
     SystemBlock,
     SystemWrapper,
     Unrolled,
+    calibrate,
     identity,
 )
-from ffebm.diagnostics import gradients
+from ffebm.diagnostics import fidelity, gradients, transients
 from ffebm.nudge import Stationary
 from ffebm.system import FREE
 from nets import POOLS, batch, make, relative, worst
@@ -92,7 +93,7 @@ class Resistor(System):
         with torch.no_grad():
             for nudge, strength in phases:
                 s = torch.tanh(self.conductance * x)
-                pull = nudge and nudge.copies([strength])
+                pull = nudge and nudge.at([strength])
                 for _ in range(60 if pull else 0):  # an elastic force depends on where it pulls
                     s = torch.tanh(self.conductance * x - pull.force((s,), 0))
                 readings.append(Relaxed((s,), torch.zeros(len(x)), torch.ones(len(x), dtype=torch.long)))
@@ -175,3 +176,32 @@ def test_a_system_block_keeps_its_parameters_through_copies_and_state_dicts() ->
         next(other.parameters()).zero_()
     other.load_state_dict(block.state_dict())
     torch.testing.assert_close(list(other.parameters()), list(block.parameters()))
+
+
+def test_a_system_block_says_why_it_cannot_be_calibrated_or_swept_otherwise() -> None:
+    block = SystemBlock(Simulated(Hopfield([Dense(4, 3)]), FixedPoint(5)), name="chip 3")
+    model = FFEBM([nn.Linear(4, 4)], [block], nn.Linear(3, 2))
+    x, y = torch.rand(4, 4), torch.arange(4) % 2
+    for ask in (
+        lambda: calibrate(model, x, y),
+        lambda: transients(model, x, y),
+        lambda: fidelity(model, x, y),
+        lambda: model.use(EXACT, FixedPoint(7)),
+    ):
+        with pytest.raises(TypeError, match="chip 3 is known by its readings alone"):
+            ask()
+
+
+def test_a_wrapper_has_the_shapes_and_the_work_of_what_it_wraps() -> None:
+    system = Noisy(Simulated(Hopfield([Dense(4, 3)]), FixedPoint(5)))
+    assert system.sweep_macs((4,)) == 24
+    assert [tuple(s.shape) for s in system.start(torch.rand(2, 4))] == [(2, 4), (2, 3)]
+    assert SystemBlock(system).label == "an unnamed Noisy Hopfield block"
+
+
+def test_a_wrapped_simulation_can_be_watched() -> None:
+    seen: list[int] = []
+    SystemWrapper(Simulated(Hopfield([Dense(4, 3)]), FixedPoint(3))).settle(
+        torch.rand(2, 4), [FREE], observer=lambda done, _: seen.append(done)
+    )
+    assert seen == [0, 1, 2, 3]

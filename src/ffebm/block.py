@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, Literal, NoReturn, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -168,6 +168,15 @@ class SystemBlock(AnalogBlock):
         super().__init__(estimator, name, unsettled)
         self.system = system
 
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise TypeError(
+            f"{self.label} is known by its readings alone. Its energy and sweeps, which calibration and diagnostics ask for, "
+            "belong to an `EnergyBlock`; how a system settles is said where it is made."
+        )
+
+    energy = property(_refuse)
+    relax = property(_refuse, _refuse)
+
 
 class EnergyBlock(AnalogBlock):
     r"""Relaxes to $s_\star = \operatorname{argmin}_s E(s, \theta, x)$ and returns its last layer; goes wherever a module goes.
@@ -199,6 +208,10 @@ class EnergyBlock(AnalogBlock):
         check_samples_stay_apart("The energy", energy, "Put it into a module before or behind the block.")
         self.energy = energy
         self.relax = relax
+
+    @property
+    def output(self) -> int:
+        return self.energy.output
 
     @property
     def system(self) -> Simulated:  # pyright: ignore[reportIncompatibleVariableOverride]

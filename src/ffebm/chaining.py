@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +60,7 @@ def passages(model: FFEBM, inputs: Tensor, further: Relaxation | None = None) ->
 
 
 Named = dict[str, Tensor]
-Through = Callable[[Passage, Gradients, Named], Named]  # (passage, contrast, inputs of the stage) -> all gradients
+Through = Callable[[Passage, "Contrast", Named], Named]  # (passage, contrast, inputs of the stage) -> all gradients
 
 
 @torch.enable_grad()
@@ -71,9 +73,9 @@ def explicit_chain(model: FFEBM, x: Tensor, y: Tensor) -> Named:
     Paper: Alg. [alg:explicit-bp-ep-chain]
     """
 
-    def through(passage: Passage, contrast: Gradients, digital: Named) -> Named:
-        backpropagated = torch.autograd.grad(passage.x, list(digital.values()), contrast.x)  # ∂F·Δx
-        return contrast.parameters | dict(zip(digital, backpropagated, strict=True))
+    def through(passage: Passage, contrast: Contrast, digital: Named) -> Named:
+        backpropagated = torch.autograd.grad(passage.x, list(digital.values()), contrast.gradients.x)  # ∂F·Δx
+        return contrast.gradients.parameters | dict(zip(digital, backpropagated, strict=True))
 
     return _chain(model, x, y, through)
 
@@ -89,11 +91,9 @@ def implicit_chain(model: FFEBM, x: Tensor, y: Tensor) -> Named:
     """
     parameters = named("", model)
 
-    def through(passage: Passage, contrast: Gradients, digital: Named) -> Named:
-        analog = {name: parameters[name] for name in contrast.parameters}
-        # To first order the contrast is linear in x and θ, and x is a function of the stage's input and parameters.
-        joint = (contrast.x * passage.x).sum() + sum((contrast.parameters[name] * p).sum() for name, p in analog.items())
-        grads = torch.autograd.grad(joint, [*analog.values(), *digital.values()])
+    def through(passage: Passage, contrast: Contrast, digital: Named) -> Named:
+        analog = {name: parameters[name] for name in contrast.gradients.parameters}
+        grads = torch.autograd.grad(contrast.value(passage.x), [*analog.values(), *digital.values()])
         return dict(zip([*analog, *digital], grads, strict=True))
 
     return _chain(model, x, y, through)
@@ -111,7 +111,7 @@ def _chain(model: FFEBM, x: Tensor, y: Tensor, through: Through) -> Named:
         estimator = block.estimator.nudging
         if estimator is None:
             raise TypeError(f"Chaining needs EquilibriumPropagation in every block, got {block.estimator} in {block.label}.")
-        if delta is None and (model.nudge == "stationary" or estimator.points.linearised):
+        if delta is None and (model.nudge == "stationary" or estimator.chosen.linearised):
             delta, of_readout = through_readout(model, passage, y)
             gradients |= of_readout
         *_, contrast = contrasts(model, index, passage, estimator, delta, y)
@@ -124,10 +124,17 @@ def _chain(model: FFEBM, x: Tensor, y: Tensor, through: Through) -> Named:
 ERROR = "error handed to the block before"
 
 
+class Contrast(NamedTuple):
+    """What EP makes of nudged states: the gradients, and the scalar that they are the gradients of, as a function of x."""
+
+    gradients: Gradients  # in closed form, by the model's names for its parameters
+    value: Callable[[Tensor], Tensor]  # as the paper writes it, energies subtracted: fewer digits
+
+
 def contrasts(
     model: FFEBM, index: int, passage: Passage, estimator: EquilibriumPropagation, delta: Tensor | None, y: Tensor
-) -> Iterator[Gradients]:
-    """What EP makes of a block after 0, 1, ... nudged sweeps, by the model's names for its parameters.
+) -> Iterator[Contrast]:
+    """What EP makes of a block after 0, 1, ... nudged sweeps.
 
     Args:
         delta: the error at the block's output; without one it is nudged by the loss, and the readout belongs to it.
@@ -142,6 +149,14 @@ def contrasts(
         weights = estimator.sizes(deltas)
         nudge = estimator.stationary(deltas, weights)
     phases = estimator.phases(nudge, x)
+    energy = block.energy.latched(free) if estimator.hold_pooling else block.energy
+
+    def value(x: Tensor, readings: list[State]) -> Tensor:
+        total = (weights / estimator.reach(phases) * energy.contrast(*estimator.chosen.pair(free, readings), x)).sum()
+        if delta is not None:
+            return total
+        return total + (weights * estimator.chosen.mean([last.cost(s[block.output], y) for s in readings])).sum()
+
     swept: list[list[State]] = []
     estimator.read(last.system, x, free, phases, lambda _, states: swept.append(states))
     for readings in swept:
@@ -150,7 +165,8 @@ def contrasts(
         else:
             found = estimator.contrast(last.system, x, free, readings, phases, weights).within("system")
         names = {name: name.removeprefix("cost.").replace("system.", f"blocks.{index}.", 1) for name in found.parameters}
-        yield Gradients(found.x, {names[name]: gradient for name, gradient in found.parameters.items()})
+        gradients = Gradients(found.x, {names[name]: gradient for name, gradient in found.parameters.items()})
+        yield Contrast(gradients, partial(value, readings=readings))
 
 
 def through_readout(model: FFEBM, passage: Passage, y: Tensor) -> Gradients:

@@ -229,7 +229,7 @@ def _ep_steps(
     readout: dict[str, Tensor] = {}
     if delta is None and model.nudge == "stationary":
         delta, readout = through_readout(model, passage, y)
-    for found in contrasts(model, index, passage, estimator, delta, y):
+    for found, _ in contrasts(model, index, passage, estimator, delta, y):
         yield readout | found.parameters | _through_stage(passage, index, found.x)
 
 

@@ -71,7 +71,7 @@ class Interaction(nn.Module, ABC):
         """The edge with those choices fixed that it makes for `pre`, as max-pooling does; itself, where it makes none."""
         return self
 
-    def repeated(self, copies: int) -> Interaction:
+    def for_copies(self, copies: int) -> Interaction:
         """The edge of a batch that holds every sample so many times: only what is latched sample by sample differs."""
         return self
 
@@ -206,8 +206,8 @@ class Convolution(Interaction):
             return self
         return with_children(self, pool=self.pool.latched(self.convolve(pre)))
 
-    def repeated(self, copies: int) -> Convolution:
-        if self.pool is None or (pool := self.pool.repeated(copies)) is self.pool:
+    def for_copies(self, copies: int) -> Convolution:
+        if self.pool is None or (pool := self.pool.for_copies(copies)) is self.pool:
             return self
         return with_children(self, pool=pool)
 

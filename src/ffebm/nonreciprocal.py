@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from ffebm.checks import check_size, check_type
+from ffebm.checks import check_type
 from ffebm.errors import DivergenceError, block_name
 from ffebm.gradient.estimator import differentiate
-from ffebm.relaxation import Relaxation, Relaxed
-from ffebm.relaxation.stopping import AfterSweeps, Sweep, WithinTolerance, iterate
+from ffebm.relaxation import FixedPoint, Relaxation, Relaxed
+from ffebm.relaxation.stopping import Sweep, iterate, stopping_rule
 from ffebm.state import State, dot
-from ffebm.system import Gradients, Phase, System
-
-
-class Update(Protocol):
-    """A map from a state and an input to the next state."""
-
-    def __call__(self, state: State, x: Tensor) -> State: ...
+from ffebm.system import Gradients, Phase, PhasesObserver, System
 
 
 class NonReciprocal(System):
@@ -55,22 +48,34 @@ class NonReciprocal(System):
     ) -> None:
         super().__init__()
         check_type("update", update, nn.Module, "one that maps (state, x) to the next state")
-        check_size("steps", steps)
+        self.relax = FixedPoint(steps, tolerance=tolerance)  # of which only these two count: one sweep is one use of the map
         self.update = update
-        self._begin = _one_layer if start is None else start
-        self.steps = steps
-        self.tolerance = tolerance
+        self._begin = start
         self.corrected = corrected
 
     @torch.no_grad()
     def settle(
-        self, x: Tensor, phases: Sequence[Phase], *, start: State | None = None, relax: Relaxation | None = None
+        self,
+        x: Tensor,
+        phases: Sequence[Phase],
+        *,
+        start: State | None = None,
+        relax: Relaxation | None = None,
+        observer: PhasesObserver | None = None,
     ) -> list[Relaxed]:
-        steps, tolerance = (self.steps, self.tolerance) if relax is None else (relax.steps, relax.tolerance)
+        if observer is not None:
+            raise ValueError(
+                f"Phases of {block_name()}, a NonReciprocal, settle one after the other: they cannot be watched together."
+            )
+        if start is None and any(phase.nudge is not None for phase in phases):
+            raise ValueError(
+                "A nudged phase of a NonReciprocal needs `start`, its free equilibrium: that is what it is corrected around."
+            )
+        relax = self.relax if relax is None else relax
         begin = self.start(x) if start is None else start
         found: list[Relaxed] = []
         for phase in phases:
-            stopping = AfterSweeps(steps) if tolerance is None else WithinTolerance(steps, tolerance)
+            stopping = stopping_rule(relax.steps, relax.tolerance)
             sweep = self._sweep(x, begin, phase)
             relaxed = iterate(lambda sweep=sweep: (sweep, begin), stopping)
             if not bool(relaxed.residual.isfinite().all()):
@@ -80,7 +85,7 @@ class NonReciprocal(System):
         return found
 
     def start(self, x: Tensor) -> State:
-        return self._begin(x)
+        return (torch.zeros_like(x),) if self._begin is None else self._begin(x)
 
     def _sweep(self, x: Tensor, equilibrium: State, phase: Phase) -> Sweep:
         """The map, and for a nudged phase what is added to it around the free equilibrium."""
@@ -109,12 +114,8 @@ class NonReciprocal(System):
             return differentiate(-(weights * torch.stack(moved).sum(0)).sum(), x, self)
 
 
-def _one_layer(x: Tensor) -> State:
-    return (torch.zeros_like(x),)
-
-
 @torch.enable_grad()
-def _jacobian_products(update: Update, state: State, x: Tensor) -> Callable[[State], tuple[State, State]]:
+def _jacobian_products(update: nn.Module, state: State, x: Tensor) -> Callable[[State], tuple[State, State]]:
     r"""The products $J v$ and $J^\top v$ of the map's Jacobian with a vector, from one recorded evaluation of the map."""
     state = tuple(s.detach().requires_grad_() for s in state)
     swept = update(state, x)

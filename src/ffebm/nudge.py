@@ -34,7 +34,7 @@ class Nudge(ABC):
     def force(self, state: State, layer: int) -> Tensor | None:
         """What pulls at this layer (0-based); None for a layer that is left alone."""
 
-    def copies(self, strengths: Sequence[Strength]) -> Nudge:
+    def at(self, strengths: Sequence[Strength]) -> Nudge:
         """The nudge of a batch that holds the same samples several times, one copy after the other, each nudged as strongly."""
         return _Copies(self, tuple(strengths))
 
@@ -70,7 +70,7 @@ class Stationary(Nudge):
     def force(self, state: State, layer: int) -> Tensor | None:
         return self._forces[layer]
 
-    def copies(self, strengths: Sequence[Strength]) -> Nudge:
+    def at(self, strengths: Sequence[Strength]) -> Nudge:
         betas = torch.stack([self.beta * strength for strength in strengths])
         sizes = [None if d is None else betas.view(*betas.shape, *[1] * (d.dim() - 1)) for d in self.deltas]
         pairs = zip(sizes, self.deltas, strict=True)
@@ -115,7 +115,7 @@ class Elastic(Nudge):
             (gradient,) = torch.autograd.grad(self.cost(output, self.y).sum(), output)
         return per_sample(self.beta, gradient) * gradient
 
-    def copies(self, strengths: Sequence[Strength]) -> Elastic:
+    def at(self, strengths: Sequence[Strength]) -> Elastic:
         beta = torch.cat([self.beta * strength for strength in strengths])
         return Elastic(beta, self.cost, repeated(self.y, len(strengths)), self.output)
 

@@ -48,7 +48,7 @@ class Pool(nn.Module, ABC):
         """The pooling that goes on choosing what this one chooses for `u`; itself, where it does not choose."""
         return self
 
-    def repeated(self, copies: int) -> Pool:
+    def for_copies(self, copies: int) -> Pool:
         """The pooling of a batch that holds every image so many times; only what is latched image by image differs."""
         return self
 
@@ -108,7 +108,7 @@ class LatchedPool(Pool):
     def transpose(self, u: Tensor, g: Tensor, positions: Tensor | None = None) -> Tensor:
         return _max_pool_backward(self, u, g, self._for(u))
 
-    def repeated(self, copies: int) -> Pool:
+    def for_copies(self, copies: int) -> Pool:
         return LatchedPool(self, repeated(self._positions, copies))
 
     def _for(self, u: Tensor) -> Tensor:

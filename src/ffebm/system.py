@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ class Phase(NamedTuple):
     @property
     def tilt(self) -> Nudge | None:
         """The nudge at its strength, if there is one: ask it for the `force` on a layer."""
-        return None if self.nudge is None else self.nudge.copies([self.strength])
+        return None if self.nudge is None else self.nudge.at([self.strength])
 
 
 FREE = Phase()
@@ -70,13 +70,20 @@ class System(nn.Module, ABC):
 
     @abstractmethod
     def settle(
-        self, x: Tensor, phases: Sequence[Phase], *, start: State | None = None, relax: Relaxation | None = None
+        self,
+        x: Tensor,
+        phases: Sequence[Phase],
+        *,
+        start: State | None = None,
+        relax: Relaxation | None = None,
+        observer: PhasesObserver | None = None,
     ) -> list[Relaxed]:
         """What is read at the end of each phase, all of which begin at `start`.
 
         Args:
             start: by default wherever the system begins.
             relax: how a simulation is to get there, where that is not its own way; physics has its own.
+            observer: sees the states of all phases, before the first sweep and after each; not every system can be watched.
         """
 
     @abstractmethod
@@ -119,10 +126,8 @@ class SystemWrapper(System):
         self.system = system
         self.output = system.output
 
-    def settle(
-        self, x: Tensor, phases: Sequence[Phase], *, start: State | None = None, relax: Relaxation | None = None
-    ) -> list[Relaxed]:
-        return self.system.settle(x, phases, start=start, relax=relax)
+    def settle(self, x: Tensor, phases: Sequence[Phase], **how: Any) -> list[Relaxed]:
+        return self.system.settle(x, phases, **how)
 
     def contrast(self, high: State, low: State, x: Tensor, weights: Tensor) -> Gradients:
         return self.system.contrast(high, low, x, weights).within("system")
@@ -135,6 +140,16 @@ class SystemWrapper(System):
 
     def portions(self, x: Tensor, state: State, phases: int) -> list[slice]:
         return self.system.portions(x, state, phases)
+
+    def start(self, x: Tensor) -> State:
+        return self.system.start(x)
+
+    def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
+        return self.system.sweep_macs(shape)
+
+    @property
+    def kind(self) -> str:
+        return f"{type(self).__name__} {self.system.kind}"
 
 
 class Simulated(System):
@@ -160,7 +175,6 @@ class Simulated(System):
         relax: Relaxation | None = None,
         observer: PhasesObserver | None = None,
     ) -> list[Relaxed]:
-        """As every system; `observer` sees the states of all phases, before the first sweep and after each."""
         relax = self.relax if relax is None else relax
         if start is not None or observer is not None or any(phase.nudge is not None for phase in phases):
             return self._settle(x, phases, start, relax, observer)
@@ -174,7 +188,7 @@ class Simulated(System):
         """All phases as one batch, one copy of it after the other."""
         copies = len(phases)
         begin = None if start is None else lambda: tuple(repeated(s, copies) for s in start)
-        problem = Problem(self.energy.repeated(copies), x, stacked(phases), begin, copies)
+        problem = Problem(self.energy.for_copies(copies), x, stacked(phases), begin, copies)
         relaxed = relax.settle(problem, observer and (lambda done, state: observer(done, _split(state, copies))))
         states, residuals, sweeps = _split(relaxed.state, copies), relaxed.residual.chunk(copies), relaxed.sweeps.chunk(copies)
         return [Relaxed(*reading) for reading in zip(states, residuals, sweeps, strict=True)]
@@ -217,7 +231,7 @@ def stacked(phases: Sequence[Phase]) -> Nudge | None:
         return None
     if any(nudge is not nudges[0] for nudge in nudges):
         raise ValueError("Phases that settle together share one nudge and differ in its strength: settle others on their own.")
-    return nudges[0].copies([phase.strength for phase in phases])
+    return nudges[0].at([phase.strength for phase in phases])
 
 
 def _split(state: State, copies: int) -> list[State]:

@@ -32,7 +32,7 @@ class Currents(Session):
         copies: how many times it holds the same samples, one copy of the batch after the other.
     """
 
-    shares_input: ClassVar[bool] = True
+    takes_input_once: ClassVar[bool] = True
 
     def __init__(self, energy: Energy, edges: Sequence[Edge], start: State, *, blank: bool, copies: int) -> None:
         super().__init__(energy)
@@ -46,7 +46,7 @@ class Currents(Session):
     def minimise(self, layer: int, state: State, x: Tensor, force: Tensor | None = None, omega: float = 1.0) -> Tensor:
         current = self.current(state, x, layer)
         if force is not None:
-            current.sub_(self.energy.felt(force, layer))
+            current.sub_(self.energy.as_current(force, layer))
         return self.energy.activations[layer].step_(current, state[layer], omega)
 
     def current(self, state: State, x: Tensor, layer: int) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ffebm.activation import Activation, identity
 from ffebm.checks import check_type
+from ffebm.errors import block_name
 from ffebm.state import State
 
 Colours = tuple[tuple[int, ...], ...]  # layers (0-based) that may move together, colour by colour
@@ -35,7 +36,7 @@ class Energy(nn.Module, ABC):
     """
 
     output: int = -1  # the layer that a block returns, and that errors enter
-    shares_input: ClassVar[bool] = False  # whether `minimise` takes the input of one copy, too, for all copies of a batch
+    takes_input_once: ClassVar[bool] = False  # whether `minimise` takes the input of one copy, too, for all copies of a batch
 
     def __init__(self, activations: Sequence[Activation] = (identity(),)) -> None:
         super().__init__()
@@ -85,10 +86,10 @@ class Energy(nn.Module, ABC):
         """
         current = self.drive(state, x, layer)
         if force is not None:
-            current = current - self.felt(force, layer)
+            current = current - self.as_current(force, layer)
         return self.activations[layer].step(current, state[layer], omega)
 
-    def felt(self, force: Tensor, layer: int) -> Tensor:
+    def as_current(self, force: Tensor, layer: int) -> Tensor:
         """A force on a layer, as a part of the current into it."""
         weight = self.layer_weight(layer)
         return force if weight == 1 else force / weight
@@ -106,7 +107,7 @@ class Energy(nn.Module, ABC):
             start: the state that the first sweep is going to get.
             fresh: whether that is `init_state`.
             copies: how many times `start` holds the samples of `x`, one copy of the batch after the other. `minimise` gets the
-                input as many times, unless the session has `shares_input`.
+                input as many times, unless the session has `takes_input_once`.
         """
         return self
 
@@ -140,7 +141,10 @@ class Energy(nn.Module, ABC):
 
     def check_hooks(self) -> None:
         """Refuse parts whose hooks a relaxation would pass by; parts that `forward` calls as modules run theirs."""
-        return
+        for name, part in self.named_modules():
+            check = None if part is self else getattr(part, "check_hooks", None)
+            if check is not None:
+                check(f"{name} of {block_name()}")
 
     def latched(self, state: State) -> Energy:
         """The energy with those choices fixed that it makes at `state`, as max-pooling does; itself, where it makes none.
@@ -149,7 +153,7 @@ class Energy(nn.Module, ABC):
         """
         return self
 
-    def repeated(self, copies: int) -> Energy:
+    def for_copies(self, copies: int) -> Energy:
         """The energy of a batch that holds every sample so many times: only what is latched sample by sample differs."""
         return self
 
@@ -171,22 +175,20 @@ class Energy(nn.Module, ABC):
 class Session:
     """An energy while it relaxes: a subclass answers `minimise` from what it remembers, and leaves the rest to the energy."""
 
-    shares_input: ClassVar[bool] = False
+    takes_input_once: ClassVar[bool] = False
 
     def __init__(self, energy: Energy) -> None:
         self.energy = energy
-        self.output = energy.output
 
     def minimise(self, layer: int, state: State, x: Tensor, force: Tensor | None = None, omega: float = 1.0) -> Tensor:
         return self.energy.minimise(layer, state, x, force, omega)
-
-    def colours(self) -> Colours:
-        return self.energy.colours()
 
     def __call__(self, state: State, x: Tensor) -> Tensor:
         return self.energy(state, x)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "energy":  # not yet there, while it is copied
+            raise AttributeError(name)
         return getattr(self.energy, name)
 
 

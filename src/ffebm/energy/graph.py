@@ -26,7 +26,8 @@ class Edge(NamedTuple):
         if not 0 <= pre < post < layers:
             raise ValueError(
                 f"Edge({self.pre}, {self.post}, …) must go from a lower to a higher of {layers} layers, counted from 0 or, "
-                "negative, from the end. An edge acts both ways: swap its ends, and give the interaction that goes up."
+                "negative, from the end. An edge acts both ways: swap its ends, and give the interaction that goes up. Where "
+                "edges count from the end, give one activation per layer."
             )
         return Edge(pre, post, self.interaction)
 

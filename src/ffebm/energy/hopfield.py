@@ -35,13 +35,11 @@ class Hopfield(Energy):
             them ties any two layers, counted from 0 or from the end: a skip connection.
         activations: one for all layers, or one per layer.
         feedback: how much of a current comes back, ε: layers move by up + ε · down, because layer ℓ weighs
-            $c_\ell = \varepsilon^{\ell - L}$. 1 is the paper's network. Towards 0 it becomes a feedforward net: its sweeps
-            settle faster, and equilibrium propagation becomes backprop.
+            $c_\ell = \varepsilon^{\ell - L}$; where an edge spans k layers, by $\varepsilon^k$. 1 is the paper's network.
+            Towards 0 it becomes a feedforward net: sweeps settle faster, and equilibrium propagation becomes backprop.
 
     Paper: appendix A.4 [subsec:details-model], Deep Hopfield Networks
     """
-
-    feedback: float = 1.0
 
     def __init__(
         self,
@@ -75,7 +73,7 @@ class Hopfield(Energy):
 
     @property
     def edges(self) -> list[Interaction]:
-        """The interactions, in the order that they were given."""
+        """The interactions alone, in the order that they were given; `graph` says which layers they tie."""
         return cast(list[Interaction], list(self.interactions))
 
     @property
@@ -104,9 +102,10 @@ class Hopfield(Energy):
         )
 
     def drive(self, state: State, x: Tensor, layer: int) -> Tensor:
+        graph = self.graph
         currents = [x] if layer == 0 else []
-        currents += [edge.up(state[pre]) for pre, post, edge in self.graph if post == layer]
-        for pre, post, edge in self.graph:
+        currents += [edge.up(state[pre]) for pre, post, edge in graph if post == layer]
+        for pre, post, edge in graph:
             if pre == layer:
                 down = edge.down(state[pre], state[post])
                 weight = self.layer_weight(post) / self.layer_weight(pre)
@@ -143,16 +142,12 @@ class Hopfield(Energy):
     def _weighted(self, weights: Tensor, layer: int) -> Tensor:
         return weights if self.feedback == 1 else weights * self.layer_weight(layer)
 
-    def check_hooks(self) -> None:
-        for name, edge in self.interactions.named_children():
-            cast(Interaction, edge).check_hooks(f"interactions.{name} of {block_name()}")
-
     @torch.no_grad()
     def latched(self, state: State) -> Hopfield:
         return self._with([edge.latched(state[pre]) for pre, _, edge in self.graph])
 
-    def repeated(self, copies: int) -> Hopfield:
-        return self._with([edge.repeated(copies) for edge in self.edges])
+    def for_copies(self, copies: int) -> Hopfield:
+        return self._with([edge.for_copies(copies) for edge in self.edges])
 
     def holomorphic(self) -> Hopfield:
         return complex_version(self, self.edges)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +42,7 @@ class EquilibriumPropagation(ImplicitEstimator):
 
     $$g_\theta = \frac{1}{2\beta} \big( \nabla_\theta E(s_\beta, \theta, x) - \nabla_\theta E(s_{-\beta}, \theta, x) \big)$$
 
-    and likewise for $x$. Memory does not grow with the number of sweeps.
+    and likewise for $x$; other stencils contrast other states. Memory does not grow with the number of sweeps.
 
     Args:
         relax: the nudged phases, which start from the free equilibrium. Starting with the last layer, where the error
@@ -120,8 +120,8 @@ class EquilibriumPropagation(ImplicitEstimator):
             )
 
     @property
-    def points(self) -> Stencil:
-        """At which strengths it nudges, and what it contrasts."""
+    def chosen(self) -> Stencil:
+        """The stencil, given or by its short name."""
         return _STENCILS[self.variant] if self.stencil is None else self.stencil
 
     @property
@@ -141,7 +141,7 @@ class EquilibriumPropagation(ImplicitEstimator):
         return differentiable(system, x, lambda x: system.settle(x, [FREE])[0], self.response)
 
     def losses_through(self, system: System, x: Tensor, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
-        if self.points.linearised:
+        if self.chosen.linearised:
             return super().losses_through(system, x, cost, y)
         if y.requires_grad:
             raise ValueError(
@@ -189,7 +189,7 @@ class EquilibriumPropagation(ImplicitEstimator):
         self, system: System, x: Tensor, free: State, readings: Sequence[State], phases: Sequence[Phase], weights: Tensor
     ) -> Gradients:
         """The derivative from what was read at the end of each phase; `weights` are those of the samples."""
-        high, low = self.points.pair(free, readings)
+        high, low = self.chosen.pair(free, readings)
         return system.contrast(high, low, x, weights / self.reach(phases))
 
     def elastic_contrast(
@@ -201,7 +201,7 @@ class EquilibriumPropagation(ImplicitEstimator):
         """
         of_block = self.contrast(last.system, x, free, readings, phases, weights).within("system")
         with torch.enable_grad():
-            costs = self.points.mean([last.cost(state[last.system.output], last.y) for state in readings])
+            costs = self.chosen.mean([last.cost(state[last.system.output], last.y) for state in readings])
             gradients = differentiate((weights * costs).sum(), x.detach().requires_grad_(), last).parameters
         for name, gradient in of_block.parameters.items():
             gradients[name] += gradient  # the readout may share it
@@ -211,7 +211,7 @@ class EquilibriumPropagation(ImplicitEstimator):
         self, portion: Callable[[slice, list[Strength]], Gradients], system: System, x: Tensor, state: State
     ) -> Gradients:
         """Portion by portion: memory does not hold the nudged states of all samples at once."""
-        strengths = self.points.strengths(self.beta, x)
+        strengths = self.chosen.strengths(self.beta, x)
         parts = system.portions(x, state, len(strengths))
         return Gradients.summed([portion(samples, strengths_of_samples(strengths, samples)) for samples in parts])
 
@@ -236,11 +236,11 @@ class EquilibriumPropagation(ImplicitEstimator):
 
     def phases(self, nudge: Nudge, x: Tensor) -> list[Phase]:
         """The nudge at every strength of the stencil."""
-        return [Phase(nudge, strength) for strength in self.points.strengths(self.beta, x)]
+        return [Phase(nudge, strength) for strength in self.chosen.strengths(self.beta, x)]
 
     def reach(self, phases: Sequence[Phase]) -> Strength:
-        """What the contrast of the two states of `nudged` is divided by."""
-        return self.points.reach([phase.strength for phase in phases])
+        """How far apart in strength the contrasted states are."""
+        return self.chosen.reach([phase.strength for phase in phases])
 
     @torch.no_grad()
     def read(
@@ -248,12 +248,11 @@ class EquilibriumPropagation(ImplicitEstimator):
     ) -> list[State]:
         """Where every phase ends, from the free equilibrium `state`; `observer` sees every sweep of a simulation."""
         self.check_precision(x.dtype, block_name())
-        options: dict[str, Any] = {"relax": self._relax_for(x)}
-        if observer is not None:
-            options["observer"] = observer
-        if self.points.is_complex:
+        relax = self._relax_for(x)
+        if self.chosen.is_complex:
             system, x, state = system.holomorphic(), in_complex_numbers(x), tuple(map(in_complex_numbers, state))
-        return [reading.state for reading in system.settle(x, phases, start=state, **options)]
+        watched = {} if observer is None else {"observer": observer}  # not every system can be
+        return [reading.state for reading in system.settle(x, phases, start=state, relax=relax, **watched)]
 
     def _relax_for(self, x: Tensor) -> Relaxation:
         """The nudged relaxation, its tolerance relative to β: a nudge of 0.05 settles within 1e-4 before it has acted."""

@@ -13,7 +13,7 @@ from ffebm.errors import DivergenceError, block_name
 from ffebm.gradient.estimator import ImplicitEstimator, differentiate, divided, sample_norms
 from ffebm.relaxation import FixedPoint, Relaxation
 from ffebm.relaxation.divergence import ADVICE, RUNAWAY
-from ffebm.relaxation.stopping import AfterSweeps, WithinTolerance, iterate
+from ffebm.relaxation.stopping import iterate, stopping_rule
 from ffebm.state import Deltas, State, errors_of_samples, of_samples, per_sample
 from ffebm.system import Gradients, Simulated
 
@@ -57,9 +57,7 @@ class RecurrentBackprop(ImplicitEstimator):
 
         adjoint = unit
         if self.relax.steps > 1:  # the last of the iterations is the pull back to the parameters
-            steps, tolerance = self.relax.steps - 1, self.relax.tolerance
-            stopping = AfterSweeps(steps) if tolerance is None else WithinTolerance(steps, tolerance)
-            adjoint, residual, _ = iterate(lambda: (step, unit), stopping)
+            adjoint, residual, _ = iterate(lambda: (step, unit), stopping_rule(self.relax.steps - 1, self.relax.tolerance))
             worst = residual.max().item()
             if not worst <= RUNAWAY:
                 raise DivergenceError(block_name(), self.relax.steps, worst, f"This was the adjoint iteration. {ADVICE}")

@@ -23,6 +23,7 @@ class Stencil:
     Make one by its name: `Stencil.centered()`, `one_sided()`, `random_sign()`, `roots(n)`.
 
     Args:
+        name: how it is shown.
         points: $p_k$, in units of β.
         coefficients: $c_k$, of the nudged states.
         linearised: contrast states on both sides of the free one, as far from it as the derivative says, instead of the states
@@ -35,6 +36,14 @@ class Stencil:
     coefficients: tuple[complex, ...]
     linearised: bool = False
     random: bool = False
+
+    def __post_init__(self) -> None:
+        total = sum(c * p for c, p in zip(self.coefficients, self.points, strict=True))
+        if abs(total.real - 1) > 1e-9 or (not self.linearised and len(self.points) > 2):
+            raise ValueError(
+                f"A stencil needs Σ c·p = 1, and at most two points unless it is linearised; got {total.real:g} from points "
+                f"{self.points}. Use `Stencil.centered()`, `one_sided()`, `random_sign()` or `roots(n)`."
+            )
 
     @classmethod
     def centered(cls) -> Stencil:
@@ -58,7 +67,7 @@ class Stencil:
 
     @classmethod
     def random_sign(cls, *, linearised: bool = True) -> Stencil:
-        """Nudge once, with a sign that every sample draws: errors of order β cancel in the mean over samples.
+        """Nudge once, with a sign that every sample draws: errors of order β cancel in the mean over draws.
 
         Signs come from torch's generator: `torch.manual_seed` repeats them.
         """

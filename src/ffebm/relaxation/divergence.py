@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NoReturn
 
 import torch
-from torch import Tensor
 
 from ffebm.errors import DivergenceError, block_name
 from ffebm.relaxation.problem import Problem
@@ -27,7 +25,10 @@ def raise_if_diverging(problem: Problem, sweep: Callable[..., State], steps: int
     energy, x, nudge = problem.energy, problem.input, problem.nudge
     for name, tensor in (("input", x), *energy.named_parameters()):
         if not bool(tensor.isfinite().all()):
-            _refuse(name, tensor)
+            raise ValueError(
+                f"The {name} of {block_name()} has {int((~tensor.isfinite()).sum())} non-finite values among {tensor.numel()}: "
+                "nothing can relax from that. Look for NaN in the data, or for a learning rate that blew up the layer before."
+            )
     state, residuals = problem.begin(), [0.0]
     for done in range(1, steps + 1):
         previous, state = state, sweep(energy, state, x, nudge)
@@ -37,11 +38,3 @@ def raise_if_diverging(problem: Problem, sweep: Callable[..., State], steps: int
     growing = residuals[-3:] == sorted(residuals[-3:])
     if growing and residuals[-1] > RUNAWAY * max(1.0, residuals[1]):
         raise DivergenceError(block_name(), steps, residuals[-1], ADVICE)
-
-
-def _refuse(name: str, tensor: Tensor) -> NoReturn:
-    bad = int((~tensor.isfinite()).sum())
-    raise ValueError(
-        f"The {name} of {block_name()} has {bad} non-finite values among {tensor.numel()}: nothing can relax from that. "
-        "Look for NaN in the data, or for a learning rate that blew up the layer before."
-    )

@@ -33,7 +33,7 @@ class FixedPoint(Relaxation):
 
     order: Order = field(default="odd-even", kw_only=True)
     omega: float = field(default=1.0, kw_only=True)
-    hands_input_on: ClassVar[bool] = True
+    passes_input_unchanged: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

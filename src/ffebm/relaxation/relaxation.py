@@ -16,7 +16,7 @@ from ffebm.errors import block_name
 from ffebm.nudge import Nudge
 from ffebm.relaxation.divergence import raise_if_diverging
 from ffebm.relaxation.problem import Problem
-from ffebm.relaxation.stopping import AfterSweeps, AtStandstill, Observer, Relaxed, Stopping, Sweep, WithinTolerance, iterate
+from ffebm.relaxation.stopping import AfterSweeps, AtStandstill, Observer, Relaxed, Sweep, iterate, stopping_rule
 from ffebm.state import State
 
 STANDSTILL = 4  # units of rounding: a sweep that moves no unit by more has nothing left to do
@@ -35,12 +35,14 @@ class Relaxation(ABC):
 
     steps: int = 20
     tolerance: float | None = field(default=None, kw_only=True)
-    hands_input_on: ClassVar[bool] = False  # whether `sweep` does nothing with an input but hand it on to `minimise`
+    passes_input_unchanged: ClassVar[bool] = False  # whether `sweep` does nothing with an input but pass it to `minimise`
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if "sweep" in vars(cls) and "hands_input_on" not in vars(cls):  # one that is written anew may do anything with it
-            cls.hands_input_on = False
+        if "sweep" in vars(cls) and "passes_input_unchanged" not in vars(
+            cls
+        ):  # one that is written anew may do anything with it
+            cls.passes_input_unchanged = False
 
     def __post_init__(self) -> None:
         check_size("steps", self.steps)
@@ -87,7 +89,7 @@ class Relaxation(ABC):
         def begin() -> tuple[Sweep, State]:
             state = problem.begin()
             energy = problem.prepared(state)
-            x = problem.x if energy.shares_input and self.hands_input_on else problem.input
+            x = problem.x if energy.takes_input_once and self.passes_input_unchanged else problem.input
             return lambda state: self.sweep(energy, state, x, problem.nudge), state
 
         watched = problem.recorded or problem.nudge is not None or observer is not None
@@ -97,12 +99,10 @@ class Relaxation(ABC):
             raise_if_diverging(problem, self.sweep, self.steps)
         return relaxed
 
-    def _stopping(self, dtype: torch.dtype, copies: int, watched: bool) -> Stopping:
-        if self.tolerance is not None:
-            return WithinTolerance(self.steps, self.tolerance, copies)
+    def _stopping(self, dtype: torch.dtype, copies: int, watched: bool) -> AfterSweeps:
         # A nudge may move units by so little that rounding hides it while they still are on their way.
-        if watched or dtype not in (torch.float32, torch.float64):
-            return AfterSweeps(self.steps)
+        if self.tolerance is not None or watched or dtype not in (torch.float32, torch.float64):
+            return stopping_rule(self.steps, self.tolerance, copies)
         return AtStandstill(self.steps, STANDSTILL * torch.finfo(dtype).eps)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -23,27 +22,26 @@ class Relaxed(NamedTuple):
     sweeps: Tensor  # (B,) how many sweeps that sample took
 
 
-class Stopping(ABC):
-    """Watches one relaxation: when to compare a state with the one before, and what follows from it.
+class AfterSweeps:
+    """A fixed number of sweeps; other rules end sooner.
 
-    Args:
-        steps: the most sweeps.
+    A rule watches one relaxation: when to compare a state with the one before, and what follows from it.
     """
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
 
-    @abstractmethod
     def looks(self, done: int) -> bool:
         """Whether the state after this many sweeps is to be compared with the one before; it always is after the last."""
-
-    @abstractmethod
-    def ends(self, state: State, previous: State) -> bool:
-        """Whether nothing is left to do; asked only after sweeps that it looks at."""
+        return False
 
     def kept(self, state: State, previous: State) -> State:
         """The state to go on from: samples that have settled stay where they were."""
         return state
+
+    def ends(self, state: State, previous: State) -> bool:
+        """Whether nothing is left to do; asked only after sweeps that it looks at."""
+        return False
 
     def relaxed(self, state: State, previous: State, done: int) -> Relaxed:
         """The end of it."""
@@ -51,17 +49,7 @@ class Stopping(ABC):
         return Relaxed(state, change(state, previous), sweeps)
 
 
-class AfterSweeps(Stopping):
-    """A fixed number of sweeps."""
-
-    def looks(self, done: int) -> bool:
-        return False
-
-    def ends(self, state: State, previous: State) -> bool:
-        return False
-
-
-class AtStandstill(Stopping):
+class AtStandstill(AfterSweeps):
     """As soon as no unit of any sample moves by more than a few units of rounding."""
 
     FIRST, EVERY = 8, 2  # the sweeps after which to look: it takes time, and waits for the device
@@ -79,7 +67,7 @@ class AtStandstill(Stopping):
         return all(bool((new - old).abs_().amax() <= self.limit) for new, old in pairs)
 
 
-class WithinTolerance(Stopping):
+class WithinTolerance(AfterSweeps):
     """Each sample on its own, as soon as all phases of it move by less than a tolerance.
 
     Args:
@@ -120,7 +108,7 @@ class WithinTolerance(Stopping):
         return Relaxed(state, self._residual, self._sweeps.expand_as(self._residual))
 
 
-def iterate(begin: Callable[[], tuple[Sweep, State]], stopping: Stopping, observer: Observer | None = None) -> Relaxed:
+def iterate(begin: Callable[[], tuple[Sweep, State]], stopping: AfterSweeps, observer: Observer | None = None) -> Relaxed:
     """Sweep until `stopping` ends it; the one loop of the library.
 
     Args:
@@ -143,3 +131,7 @@ def iterate(begin: Callable[[], tuple[Sweep, State]], stopping: Stopping, observ
         if looks and stopping.ends(state, previous):
             break
     return stopping.relaxed(state, previous, done)
+
+
+def stopping_rule(steps: int, tolerance: float | None, copies: int = 1) -> AfterSweeps:
+    return AfterSweeps(steps) if tolerance is None else WithinTolerance(steps, tolerance, copies)

@@ -118,7 +118,7 @@ class Method:
         after = [relax.steps for relax in relaxations if relax is not None]
         if not after:
             return free
-        nudges = 1 if self.estimator.nudging is None else len(self.estimator.nudging.points.points)
+        nudges = 1 if self.estimator.nudging is None else len(self.estimator.nudging.chosen.points)
         return f"{free} + {f'{nudges}·' if nudges > 1 else ''}{_mean(after)}"
 
 

@@ -1,0 +1,5 @@
+"""Where `Relaxed` was before: code that imports it from here goes on."""
+
+from ffebm.relaxation.stopping import Relaxed
+
+__all__ = ["Relaxed"]
