@@ -5,8 +5,7 @@ import pickle
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ffebm import Activation, clamp, identity, sigmoid, tanh
 

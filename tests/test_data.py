@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from ffebm.experiment.data import Condition, DataError, State, check, load
+from ffebm.experiment.data import Condition, DataError, check, load
 from ffebm.experiment.data.augmentation import Augmentation
 from ffebm.experiment.data.catalogue import ENTRIES
 
@@ -82,7 +82,7 @@ def test_reads_the_official_layout(name: str, tmp_path: Path) -> None:
     assert len(data.train) == len(data.train.y)
     assert data.train.y.max() < len(data.classes)
     found = check(tmp_path)[name]
-    assert (found.state, found.counts) == (State.PARTIAL, (len(data.train), len(data.test)))
+    assert (found.state, found.counts) == (Presence.PARTIAL, (len(data.train), len(data.test)))
     counts = f"{len(data.train):,} training and {len(data.test):,} test images in {tmp_path / found.folder}"
     assert found.details.startswith(f"{counts}; the official set has ")
 
@@ -91,7 +91,7 @@ def test_a_data_set_of_the_official_size_is_complete(tmp_path: Path, monkeypatch
     folder = write_cifar10(tmp_path)
     monkeypatch.setitem(ENTRIES, "cifar10", replace(ENTRIES["cifar10"], train=100, test=20))
     found = check(tmp_path)["cifar10"]
-    assert found == Condition(State.COMPLETE, folder=folder, counts=(100, 20))
+    assert found == Condition(Presence.COMPLETE, folder=folder, counts=(100, 20))
     assert found.details == f"100 training and 20 test images in {folder}"
 
 
@@ -165,7 +165,7 @@ def test_refuses_a_cifar_batch_with_wrong_content(content: object, message: str,
         load("cifar10", tmp_path)
     assert "data_batch_2" in str(caught.value)
     found = check(tmp_path)["cifar10"]
-    assert (found.state, found.details, found.folder) == (State.DAMAGED, str(caught.value), path.parent)
+    assert (found.state, found.details, found.folder) == (Presence.DAMAGED, str(caught.value), path.parent)
 
 
 @pytest.mark.parametrize("keep", [0, 1, 100, 5000])
@@ -199,7 +199,7 @@ def test_refuses_an_empty_or_absent_folder(tmp_path: Path) -> None:
         load("cifar10", tmp_path)
     with pytest.raises(DataError, match="does not exist"):
         load("cifar10", tmp_path / "nowhere")
-    assert {found.state for found in check(tmp_path).values()} == {State.ABSENT}
+    assert {found.state for found in check(tmp_path).values()} == {Presence.ABSENT}
     assert check(tmp_path)["cifar10"].details == "no cifar-10-batches-py here"
 
 

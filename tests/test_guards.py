@@ -13,8 +13,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor, nn
 from torch.nn.utils import parametrize, prune
 from torch.utils import _pytree
@@ -596,3 +595,19 @@ class TestOutputs:
             warnings.simplefilter("ignore")  # of the compiler
             found = torch.compile(lambda x, y: model(x, y).losses.mean(), backend="eager")(x, y)
         torch.testing.assert_close(found, expected)
+
+
+def test_an_energy_of_ones_own_refuses_a_pruned_part_that_it_calls_by_up() -> None:
+    class Own(Energy):
+        def __init__(self) -> None:
+            super().__init__()
+            self.edge = Dense(4, 4)
+
+        def forward(self, state: State, x: Tensor) -> Tensor:
+            (s,) = state
+            return (s.square() / 2 - s * x - 0.1 * s * self.edge.up(s)).sum(1)
+
+    energy = Own()
+    prune.l1_unstructured(energy.edge, "weight", amount=0.5)
+    with pytest.raises(RuntimeError, match=r"`weight` of Dense\(.* \(edge of mine\)"):
+        EnergyBlock(energy, name="mine")(torch.rand(2, 4))

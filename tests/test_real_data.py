@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from ffebm.experiment import command_line
-from ffebm.experiment.data import State, check, load
+from ffebm.experiment.data import check, load
 from ffebm.experiment.run import Run
 
 pytestmark = pytest.mark.data
@@ -26,7 +26,7 @@ def root() -> Path:
 @pytest.mark.parametrize(("name", "classes"), [("cifar10", 10), ("cifar100", 100)])
 def test_real_data_is_complete_and_has_the_papers_statistics(root: Path, name: str, classes: int) -> None:
     """Table [tab:data_normalization]. The paper normalises CIFAR-100 by the statistics of CIFAR-10, which are close."""
-    assert check(root)[name].state is State.COMPLETE
+    assert check(root)[name].state is Presence.COMPLETE
     data = load(name, root)
     assert torch.bincount(data.train.y).tolist() == [50_000 // classes] * classes
     assert torch.bincount(data.test.y).tolist() == [10_000 // classes] * classes

@@ -7,8 +7,7 @@ from typing import get_args
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor
 
 from ffebm import AveragePool, Convolution, Dense, DivergenceError, EnergyBlock, FixedPoint, Hopfield, clamp, identity, sigmoid

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ffebm import Activation, Convolution, FixedPoint, Hopfield, MaxPool, build, clamp, identity
 from nets import batch, conv_layers

@@ -30,8 +30,16 @@ from ffebm.experiment.packing import packed
 from ffebm.experiment.run import Run, RunError, read_checkpoint, step_of
 from ffebm.experiment.settings import Settings, SettingsError, settings_from
 from ffebm.experiment.trained import load_trained
-from ffebm.experiment.training import HealthError, Learner, Stopped, calibrating, preparing, resume, train
-from ffebm.experiment.training import checkpoints as checkpoints_module
+from ffebm.experiment.training import (
+    HealthError,
+    Learner,
+    Stopped,
+    calibrating,
+    checkpoints as checkpoints_module,
+    preparing,
+    resume,
+    train,
+)
 from ffebm.experiment.training.health import Health, drowned, frozen, unsettled, without_error
 
 # A net that trains in a second: what is tested here does not depend on its size.

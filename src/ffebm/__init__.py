@@ -4,83 +4,41 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ffebm.activation import Activation, clamp, identity, sigmoid, tanh
-    from ffebm.block import AnalogBlock, EnergyBlock, SystemBlock
-    from ffebm.builder import ConvLayer, DenseLayer, build
-    from ffebm.calibration import Calibration, calibrate
-    from ffebm.energy import Edge, Energy, Hopfield, Session, State
-    from ffebm.errors import DivergenceError, UnsettledError, UnsettledWarning
-    from ffebm.feedforward import Feedforward
-    from ffebm.gradient import (
-        BackpropThroughTime,
-        EquilibriumPropagation,
-        GradientEstimator,
-        Gradients,
-        ImplicitEstimator,
-        RecurrentBackprop,
-        Stencil,
-        Unrolled,
+    from ffebm.activation import (
+        Activation as Activation,
+        clamp as clamp,
+        identity as identity,
+        sigmoid as sigmoid,
+        tanh as tanh,
     )
-    from ffebm.initialisation import Gains, goe_, initialise
-    from ffebm.interaction import Convolution, Dense, Interaction
-    from ffebm.model import FFEBM
-    from ffebm.nonreciprocal import NonReciprocal
-    from ffebm.nudge import Nudge
-    from ffebm.pooling import AveragePool, MaxPool, SoftPool
-    from ffebm.relaxation import FixedPoint, Relaxation, Relaxed
-    from ffebm.system import Phase, Simulated, System, SystemWrapper
-
-__all__ = [
-    "FFEBM",
-    "Activation",
-    "AnalogBlock",
-    "AveragePool",
-    "BackpropThroughTime",
-    "Calibration",
-    "ConvLayer",
-    "Convolution",
-    "Dense",
-    "DenseLayer",
-    "DivergenceError",
-    "Edge",
-    "Energy",
-    "EnergyBlock",
-    "EquilibriumPropagation",
-    "Feedforward",
-    "FixedPoint",
-    "Gains",
-    "GradientEstimator",
-    "Gradients",
-    "Hopfield",
-    "ImplicitEstimator",
-    "Interaction",
-    "MaxPool",
-    "NonReciprocal",
-    "Nudge",
-    "Phase",
-    "RecurrentBackprop",
-    "Relaxation",
-    "Relaxed",
-    "Session",
-    "Simulated",
-    "SoftPool",
-    "State",
-    "Stencil",
-    "System",
-    "SystemBlock",
-    "SystemWrapper",
-    "Unrolled",
-    "UnsettledError",
-    "UnsettledWarning",
-    "build",
-    "calibrate",
-    "clamp",
-    "goe_",
-    "identity",
-    "initialise",
-    "sigmoid",
-    "tanh",
-]
+    from ffebm.block import AnalogBlock as AnalogBlock, EnergyBlock as EnergyBlock, SystemBlock as SystemBlock
+    from ffebm.builder import ConvLayer as ConvLayer, DenseLayer as DenseLayer, build as build
+    from ffebm.calibration import Calibration as Calibration, calibrate as calibrate
+    from ffebm.energy import Edge as Edge, Energy as Energy, Hopfield as Hopfield, Session as Session, State as State
+    from ffebm.errors import (
+        DivergenceError as DivergenceError,
+        UnsettledError as UnsettledError,
+        UnsettledWarning as UnsettledWarning,
+    )
+    from ffebm.feedforward import Feedforward as Feedforward
+    from ffebm.gradient import (
+        BackpropThroughTime as BackpropThroughTime,
+        EquilibriumPropagation as EquilibriumPropagation,
+        GradientEstimator as GradientEstimator,
+        Gradients as Gradients,
+        ImplicitEstimator as ImplicitEstimator,
+        RecurrentBackprop as RecurrentBackprop,
+        Stencil as Stencil,
+        Unrolled as Unrolled,
+    )
+    from ffebm.initialisation import Gains as Gains, goe_ as goe_, initialise as initialise
+    from ffebm.interaction import Convolution as Convolution, Dense as Dense, Interaction as Interaction
+    from ffebm.model import FFEBM as FFEBM
+    from ffebm.nonreciprocal import NonReciprocal as NonReciprocal
+    from ffebm.nudge import Nudge as Nudge
+    from ffebm.pooling import AveragePool as AveragePool, MaxPool as MaxPool, SoftPool as SoftPool
+    from ffebm.relaxation import FixedPoint as FixedPoint, Relaxation as Relaxation, Relaxed as Relaxed
+    from ffebm.system import Phase as Phase, Simulated as Simulated, System as System, SystemWrapper as SystemWrapper
 
 # Names are imported when they are first used: torch takes seconds to load, and `ffebm --help` has no need of it.
 _HOMES = {
@@ -103,6 +61,7 @@ _HOMES = {
     "system": "Phase Simulated System SystemWrapper",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
+__all__ = sorted(_HOME_OF)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> object:

@@ -28,7 +28,7 @@ class Interaction(nn.Module, ABC):
     $$U(s_\ell, s_{\ell+1}) = -\, s_{\ell+1} \cdot \mathrm{up}(s_\ell)$$
 
     A subclass of this class needs `up` and `out_shape`; `down`, its transpose, falls back on autograd. `Dense` and
-    `Convolution` are final: their `down` and `contrast` belong to their `up`.
+    `Convolution` are final: their `down` and `contrast_gradient` belong to their `up`.
 
     Paper: appendix A.4, Deep Hopfield Networks, without the superfluous ½ of the per-layer sums
     """

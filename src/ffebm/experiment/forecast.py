@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from ffebm.experiment.architectures import build_model
-from ffebm.experiment.settings import Settings, SettingsError
-from ffebm.experiment.settings import Trainer as TrainerSettings
+from ffebm.experiment.settings import Settings, SettingsError, Trainer as TrainerSettings
 from ffebm.experiment.settings.duration import in_words
 from ffebm.summary import Summary
 

@@ -16,11 +16,10 @@ from ffebm.system import Gradients
 from ffebm.twin import holdings, twin
 
 M = TypeVar("M", bound=nn.Module)
-Settle = Callable[[Tensor], Relaxed]
 Gradient = Callable[[M, Tensor, State, Deltas], Gradients]  # of a module like the one given, at an input and a state
 
 
-def differentiable(module: M, x: Tensor, settle: Settle, gradient: Gradient[M]) -> Relaxed:
+def differentiable(module: M, x: Tensor, settle: Callable[[Tensor], Relaxed], gradient: Gradient[M]) -> Relaxed:
     """Where `x` settles, as a function of `x` and of the parameters of `module`, with this for its derivative."""
     names, tensors = holdings(module)
     *state, residual, sweeps = _Equilibrium.apply(module, settle, gradient, names, x, *tensors)  # pyright: ignore[reportGeneralTypeIssues]

@@ -20,7 +20,7 @@ from ffebm.experiment.benchmark.figure import save_speed
 from ffebm.experiment.benchmark.profile import by_block, by_operation
 from ffebm.experiment.benchmark.speed import WATCHED, Measurement, images, measure, step, train
 from ffebm.experiment.benchmark.subjects import FINE, GOOD, NETS, PAPER, Method, Net, methods, noise
-from ffebm.experiment.data import Dataset, State, condition_of, default_folder, digits, load
+from ffebm.experiment.data import Dataset, condition_of, default_folder, digits, load
 from ffebm.experiment.environment import describe_environment
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.files import write_atomically
@@ -100,7 +100,7 @@ def _data(folder: Path | None) -> Dataset:
     folder = folder or default_folder()
     if folder is None:
         return digits()
-    if condition_of("cifar10", folder).state is not State.COMPLETE:
+    if condition_of("cifar10", folder).state is not Presence.COMPLETE:
         raise UserError(f"There is no complete CIFAR-10 in {folder}: `ffebm data check {shlex.quote(str(folder))}` says more.")
     return load("cifar10", folder)
 

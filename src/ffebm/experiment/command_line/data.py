@@ -31,12 +31,17 @@ def check(
         raise UserError(f"There is no folder {brief_name(str(folder), 200)}.")
     with notes.status("Reading …"):
         report = data.check(folder)
-    colours = {data.State.COMPLETE: "green", data.State.DAMAGED: "red", data.State.PARTIAL: "yellow", data.State.ABSENT: "dim"}
+    colours = {
+        data.Presence.COMPLETE: "green",
+        data.Presence.DAMAGED: "red",
+        data.Presence.PARTIAL: "yellow",
+        data.Presence.ABSENT: "dim",
+    }
     table = Table("data set", "state", "")
     for name, found in report.items():
         table.add_row(name, f"[{colours[found.state]}]{found.state}[/]", escape(found.details))
     out.print(table)
-    if any(found.state is data.State.DAMAGED for found in report.values()):
+    if any(found.state is data.Presence.DAMAGED for found in report.values()):
         raise typer.Exit(1)
 
 

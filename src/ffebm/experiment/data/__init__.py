@@ -2,7 +2,7 @@
 
 from ffebm.experiment.data.batches import Batch, Batches
 from ffebm.experiment.data.catalogue import NAMES, check, condition_of, default_folder, load
-from ffebm.experiment.data.condition import Condition, State
+from ffebm.experiment.data.condition import Condition, Presence
 from ffebm.experiment.data.dataset import DataError, Dataset, Description, Samples
 from ffebm.experiment.data.digits import digits
 
@@ -14,8 +14,8 @@ __all__ = [
     "DataError",
     "Dataset",
     "Description",
+    "Presence",
     "Samples",
-    "State",
     "check",
     "condition_of",
     "default_folder",

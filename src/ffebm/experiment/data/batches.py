@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
-from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import DataLoader, Dataset as TorchDataset
 
 from ffebm.experiment.data.augmentation import Augmentation, seeded
 from ffebm.experiment.data.dataset import Dataset, Samples

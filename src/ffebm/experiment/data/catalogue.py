@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ffebm.checks import brief_name, check_choice
 from ffebm.experiment.data.cifar import read_cifar10, read_cifar100
-from ffebm.experiment.data.condition import Condition, State
+from ffebm.experiment.data.condition import Condition, Presence
 from ffebm.experiment.data.dataset import DataError, Dataset
 from ffebm.experiment.data.digits import digits
 from ffebm.experiment.data.idx import read_fashion_mnist, read_mnist
@@ -84,15 +84,15 @@ def condition_of(name: str, root: Path) -> Condition:
     entry = ENTRIES[name]
     folder = _folder(entry, root)
     if folder is None or not any(folder.iterdir()):
-        return Condition(State.ABSENT, f"no {entry.folders[0]} here")
+        return Condition(Presence.ABSENT, f"no {entry.folders[0]} here")
     try:
         dataset = entry.read(folder)
     except DataError as error:
-        return Condition(State.DAMAGED, str(error), folder)
+        return Condition(Presence.DAMAGED, str(error), folder)
     counts = len(dataset.train), len(dataset.test)
     if counts != (entry.train, entry.test):
-        return Condition(State.PARTIAL, f"the official set has {entry.train:,} and {entry.test:,}", folder, counts)
-    return Condition(State.COMPLETE, folder=folder, counts=counts)
+        return Condition(Presence.PARTIAL, f"the official set has {entry.train:,} and {entry.test:,}", folder, counts)
+    return Condition(Presence.COMPLETE, folder=folder, counts=counts)
 
 
 def _folder(entry: Entry, root: Path) -> Path | None:

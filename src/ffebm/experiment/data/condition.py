@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 
-class State(StrEnum):
+class Presence(StrEnum):
     COMPLETE = "complete"
     PARTIAL = "partial"
     DAMAGED = "damaged"
@@ -18,7 +18,7 @@ class State(StrEnum):
 class Condition:
     """The state of a data set's files."""
 
-    state: State
+    state: Presence
     reason: str = ""  # why it is not complete
     folder: Path | None = None  # where the files are, if there are any
     counts: tuple[int, int] | None = None  # of training and of test images, if they can be read

@@ -31,14 +31,14 @@ BATCH = 250
 
 
 @dataclass(frozen=True)
-class Phase:
+class TracedPhase:
     """One relaxation of one block, sweep by sweep."""
 
     energy: list[float]  # before the first sweep and after each
     residual: list[float]  # of each sweep
 
     @classmethod
-    def of(cls, traced: Trace) -> Phase:
+    def of(cls, traced: Trace) -> TracedPhase:
         return cls(traced.energy[:, 0].tolist(), traced.residual[:, 0].tolist())
 
 
@@ -47,9 +47,9 @@ class BlockView:
     """One block under the microscope."""
 
     name: str
-    free: Phase
-    pushed: Phase  # nudged by +β, towards a lower loss
-    pulled: Phase  # nudged by −β
+    free: TracedPhase
+    pushed: TracedPhase  # nudged by +β, towards a lower loss
+    pulled: TracedPhase  # nudged by −β
     contraction: float  # by how much the residual shrinks a sweep, while there is something left to shrink
     floor: list[float]  # share of units at the lower end of their range, by layer, over the test images
     ceiling: list[float]  # at the upper end
@@ -112,7 +112,9 @@ def look(
     return Microscope(run.folder.name, sample, label, guess, nudge.beta, nudge.hold_pooling, count, blocks)
 
 
-def _traced(model: FFEBM, x: Tensor, y: Tensor, chosen: Gradient) -> tuple[list[tuple[Phase, Phase, Phase]], Tensor]:
+def _traced(
+    model: FFEBM, x: Tensor, y: Tensor, chosen: Gradient
+) -> tuple[list[tuple[TracedPhase, TracedPhase, TracedPhase]], Tensor]:
     """The free phase and both nudged ones of every block, on one sample, from settled states; and the logits."""
 
     def settle(block: EnergyBlock, x: Tensor) -> Relaxed:
@@ -125,7 +127,7 @@ def _traced(model: FFEBM, x: Tensor, y: Tensor, chosen: Gradient) -> tuple[list[
     deltas = torch.autograd.grad(cost(outputs[-1], y).sum(), outputs)
     sweeps = FixedPoint(SWEEPS, order="output-first")
     estimator = EquilibriumPropagation(sweeps, beta=chosen.beta, scale=chosen.scale, hold_pooling=chosen.hold_pooling)
-    found: list[tuple[Phase, Phase, Phase]] = []
+    found: list[tuple[TracedPhase, TracedPhase, TracedPhase]] = []
     for visit, delta in zip(visits, deltas, strict=True):
         block, entering = visit.block, visit.x.detach()
         state = tuple(layer.detach() for layer in visit.relaxed.state)
@@ -137,7 +139,7 @@ def _traced(model: FFEBM, x: Tensor, y: Tensor, chosen: Gradient) -> tuple[list[
         around = block.energy.latched(state) if estimator.hold_pooling else block.energy
         free = trace(block.energy, replace(block.relax, steps=SWEEPS, tolerance=None), entering)
         nudged = [trace(around, sweeps, entering, start=state, nudge=phase.tilt) for phase in estimator.phases(nudge, entering)]
-        found.append((Phase.of(free), Phase.of(nudged[0]), Phase.of(nudged[1])))
+        found.append((TracedPhase.of(free), TracedPhase.of(nudged[0]), TracedPhase.of(nudged[1])))
     return found, logits
 
 

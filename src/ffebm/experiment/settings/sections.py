@@ -211,7 +211,7 @@ class Model(Section):
         return [number for number, (size, last) in ends if inside and size > 1 and last in self.pooled]
 
 
-class Phase(Section):
+class PhaseSection(Section):
     """A phase of so many sweeps."""
 
     @field_validator("steps", mode="before", check_fields=False)
@@ -226,7 +226,7 @@ class Phase(Section):
         return steps
 
 
-class Relaxation(Phase):
+class Relaxation(PhaseSection):
     """The free phase of every block."""
 
     steps: int = Field(default=20, ge=1, le=MOST_SWEEPS, description="sweeps, or their maximum when there is a tolerance")
@@ -235,7 +235,7 @@ class Relaxation(Phase):
     omega: float = Field(default=1.1, gt=0, lt=2, description="how far a sweep goes; above 1, fewer of them settle a block")
 
 
-class Gradient(Phase):
+class Gradient(PhaseSection):
     """How blocks get their gradient: equilibrium propagation, the paper's implicit differentiation, or others."""
 
     kind: Literal["ep", "id", "recurrent-backprop", "bptt"] = Field(default="ep", description="the estimator")

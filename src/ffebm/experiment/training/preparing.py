@@ -14,8 +14,7 @@ from ffebm.experiment.architectures import build_model
 from ffebm.experiment.data import Dataset, load
 from ffebm.experiment.forecast import survey, warning_of_slow_steps
 from ffebm.experiment.processes import is_first
-from ffebm.experiment.settings import Settings, SettingsError
-from ffebm.experiment.settings import Trainer as TrainerSettings
+from ffebm.experiment.settings import Settings, SettingsError, Trainer as TrainerSettings
 from ffebm.experiment.training.learner import Learner
 
 
