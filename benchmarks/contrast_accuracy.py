@@ -71,7 +71,7 @@ def errors(energy: Energy, x: Tensor, beta: float) -> tuple[float, float]:
     estimator = EquilibriumPropagation(FixedPoint(40, order="output-first"), beta=beta)
     system = Simulated(energy, FixedPoint(100))
     (free,) = system.settle(x, [Phase()])
-    deltas = error_at(system.output, torch.randn_like(free.state[system.output]), len(free.state))
+    deltas = error_at(system.output_layer, torch.randn_like(free.state[system.output_layer]), len(free.state))
     phases = estimator.phases(estimator.stationary(deltas, estimator.sizes(deltas)), x)
     high, low = estimator.read(system, x, free.state, phases)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from ffebm.experiment.data import Condition, DataError, check, load
+from ffebm.experiment.data import Condition, DataError, Presence, check, load
 from ffebm.experiment.data.augmentation import Augmentation
 from ffebm.experiment.data.catalogue import ENTRIES
 

@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from ffebm.experiment import command_line
-from ffebm.experiment.data import check, load
+from ffebm.experiment.data import Presence, check, load
 from ffebm.experiment.run import Run
 
 pytestmark = pytest.mark.data

@@ -37,6 +37,7 @@ class AnalogBlock(nn.Module):
     """A system that settles, as a module: its forward pass finds an equilibrium, and an estimator differentiates that."""
 
     system: System  # what settles
+    name: str = ""
     unsettled: Unsettled = "warn"
     _warned = False  # whether it has been warned of
     _passes = 0  # forward passes so far
@@ -52,7 +53,7 @@ class AnalogBlock(nn.Module):
         self.sweeps: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.equilibrium(x).state[self.output]
+        return self.equilibrium(x).state[self.output_layer]
 
     @_not_compiled
     def equilibrium(self, x: Tensor) -> Relaxed:
@@ -84,9 +85,9 @@ class AnalogBlock(nn.Module):
         return self.estimator.losses_through(self.system, x, cost, y)
 
     @property
-    def output(self) -> int:
+    def output_layer(self) -> int:
         """The layer that the block returns, and that errors enter."""
-        return self.system.output
+        return self.system.output_layer
 
     @property
     def label(self) -> str:
@@ -97,6 +98,7 @@ class AnalogBlock(nn.Module):
         """Check the input and bring it from autocast's precision to the block's own."""
         refuse_tracing(self.label)
         check_input(x)
+        self.system.check_hooks()
         parameter = next(self.parameters(), None)
         own = torch.promote_types(x.dtype, torch.float32) if parameter is None else parameter.dtype
         half = x.dtype in (torch.float16, torch.bfloat16)
@@ -166,6 +168,7 @@ class SystemBlock(AnalogBlock):
     ) -> None:
         check_type("system", system, System, "Simulated(Hopfield([Dense(32, 16)]), FixedPoint(20))")
         super().__init__(estimator, name, unsettled)
+        check_samples_stay_apart("The system", system, "Put it into a module before or behind the block.")
         self.system = system
 
     def _refuse(self, *_: Any) -> NoReturn:
@@ -210,8 +213,8 @@ class EnergyBlock(AnalogBlock):
         self.relax = relax
 
     @property
-    def output(self) -> int:
-        return self.energy.output
+    def output_layer(self) -> int:
+        return self.energy.output_layer
 
     @property
     def system(self) -> Simulated:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -223,11 +226,6 @@ class EnergyBlock(AnalogBlock):
 
     def _losses(self, x: Tensor, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
         return self.estimator.losses(self.energy, x, self.relax, cost, y)
-
-    def _enter(self, x: Tensor) -> Tensor:
-        x = super()._enter(x)
-        self.energy.check_hooks()
-        return x
 
     def _moves(self, relaxed: Relaxed, x: Tensor) -> float:
         moves = super()._moves(relaxed, x)

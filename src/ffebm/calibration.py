@@ -140,12 +140,12 @@ def _watch(visited: Visit) -> _Course:
 
     own = block.estimator.relax  # recorded sweeps, or adjoint ones, carry an error as nudged sweeps in the opposite order do
     given = block.estimator.nudging or (EquilibriumPropagation() if own is None else EquilibriumPropagation(own.transposed))
-    sweeps = max(1, block.estimator.sweeps)
+    sweeps = max(1, block.estimator.error_sweeps)
     estimator = replace(given, variant="centered", stencil=None).swept(sweeps, omega)
     generator = torch.Generator().manual_seed(0)
-    output = goal[block.output]
+    output = goal[block.output_layer]
     error = torch.randn(output.shape, generator=generator).to(x)  # the one that backprop will send is not known here
-    deltas = error_at(block.output, error, len(goal))
+    deltas = error_at(block.output_layer, error, len(goal))
     phases = estimator.phases(estimator.stationary(deltas, estimator.sizes(deltas)), x)
     around = estimator.around(block.system, goal)
     response = _difference(*estimator.swept(_long(sweeps), omega).read(around, x, goal, phases))
@@ -183,7 +183,7 @@ def _settled_gradients(model: FFEBM, x: Tensor, y: Tensor, omegas: Sequence[floa
     model = deepcopy(model)
     for (_, block), omega in zip(model.chain, omegas, strict=True):
         block.relax = _until_settled(block.relax.tuned(SWEEPS, omega))
-        block.estimator = block.estimator.swept(_long(block.estimator.sweeps))
+        block.estimator = block.estimator.swept(_long(block.estimator.error_sweeps))
     return gradients(model, x, y)
 
 

@@ -51,7 +51,9 @@ def passages(model: FFEBM, inputs: Tensor, further: Relaxation | None = None) ->
                 relaxed = further(block.energy, x, start=relaxed.state, observer=lambda _, state: states.append(state))
         kept.append(states)
         state = list(relaxed.state)
-        state[block.output] = state[block.output].detach().requires_grad_()  # a leaf, for the stage that it goes into
+        state[block.output_layer] = (
+            state[block.output_layer].detach().requires_grad_()
+        )  # a leaf, for the stage that it goes into
         return relaxed._replace(state=tuple(state))
 
     with torch.enable_grad():
@@ -145,7 +147,7 @@ def contrasts(
         weights = x.new_full((len(y),), 1 / len(y))
         nudge = estimator.elastic(last, x)
     else:
-        deltas = error_at(block.output, delta, len(free))
+        deltas = error_at(block.output_layer, delta, len(free))
         weights = estimator.sizes(deltas)
         nudge = estimator.stationary(deltas, weights)
     phases = estimator.phases(nudge, x)
@@ -155,7 +157,7 @@ def contrasts(
         total = (weights / estimator.reach(phases) * energy.contrast(*estimator.chosen.pair(free, readings), x)).sum()
         if delta is not None:
             return total
-        return total + (weights * estimator.chosen.mean([last.cost(s[block.output], y) for s in readings])).sum()
+        return total + (weights * estimator.chosen.mean([last.cost(s[block.output_layer], y) for s in readings])).sum()
 
     swept: list[list[State]] = []
     estimator.read(last.system, x, free, phases, lambda _, states: swept.append(states))
@@ -171,7 +173,7 @@ def contrasts(
 
 def through_readout(model: FFEBM, passage: Passage, y: Tensor) -> Gradients:
     """The error at the output of the last block, and the readout's gradients."""
-    output = passage.states[-1][passage.block.output].detach().requires_grad_()
+    output = passage.states[-1][passage.block.output_layer].detach().requires_grad_()
     cost = ReadoutCost(model.readout, model.criterion)
     return differentiate(cost(output, y).mean(), output, cost)
 

@@ -99,3 +99,12 @@ def check_samples_stay_apart(what: str, module: nn.Module, instead: str) -> None
                 f"{what} holds {type(part).__name__} ({name or 'itself'}), and runs at every sweep: samples would interact, "
                 f"or the energy change under way. {instead}"
             )
+
+
+def refuse_old_names(cls: type, **names: str) -> None:
+    """Refuse a subclass with a method that has another name by now: under the old one, nobody would call it."""
+    for old, new in names.items():
+        if old in vars(cls):
+            raise TypeError(
+                f"`{cls.__name__}.{old}` would never be called: that method is called `{new}` now. See CHANGELOG.md."
+            )

@@ -240,7 +240,7 @@ def _id_steps(model: FFEBM, index: int, passage: Passage, y: Tensor, recorded: R
     if delta is None:
         delta, readout = through_readout(model, passage, y)
     state = passage.states[0]
-    errors = error_at(passage.block.output, delta, len(state))
+    errors = error_at(passage.block.output_layer, delta, len(state))
     adjoint = tuple(torch.zeros_like(s) if error is None else error for s, error in zip(state, errors, strict=True))
     x = passage.x.detach().requires_grad_()
     wanted = named(f"blocks.{index}.energy", energy)

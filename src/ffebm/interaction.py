@@ -2,7 +2,6 @@ r"""One edge $\theta_\ell$ of an energy: the current it sends up, its transpose,
 
 from __future__ import annotations
 
-import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.grad import conv2d_weight
 
-from ffebm.checks import check_size
+from ffebm.checks import check_size, refuse_old_names
 from ffebm.pooling import Pool
 from ffebm.state import dot, repeated
 
@@ -32,6 +31,9 @@ class Interaction(nn.Module, ABC):
 
     Paper: appendix A.4, Deep Hopfield Networks, without the superfluous ½ of the per-layer sums
     """
+
+    def __init_subclass__(cls) -> None:
+        refuse_old_names(cls, held="latched", contrast="contrast_gradient")
 
     @abstractmethod
     def up(self, pre: Tensor) -> Tensor:
@@ -64,7 +66,9 @@ class Interaction(nn.Module, ABC):
             return {}
         with torch.enable_grad():
             total = (weights * (self(*high) - self(*low))).sum()
-            grads = torch.autograd.grad(total, list(wanted.values()), allow_unused=True, materialize_grads=True)
+        if not total.requires_grad:
+            return {name: torch.zeros_like(p) for name, p in wanted.items()}
+        grads = torch.autograd.grad(total, list(wanted.values()), allow_unused=True, materialize_grads=True)
         return dict(zip(wanted, grads, strict=True))
 
     def latched(self, pre: Tensor) -> Interaction:
@@ -342,6 +346,7 @@ def _mean_and_difference(high: Tensor, low: Tensor) -> _Pair:
 
 def with_children(module: M, **children: nn.Module) -> M:
     """The same module with the same parameters, but for some of its children."""
-    other = copy.copy(module)
+    other = module.__class__.__new__(module.__class__)  # copying would refuse parametrised ones
+    other.__dict__ = dict(module.__dict__)
     other._modules = {**module._modules, **children}
     return other

@@ -92,6 +92,7 @@ class FFEBM(nn.Module):
             instead = 'Move it into the last stage, or use nudge="stationary".'
             check_samples_stay_apart("The readout", readout, instead)
         for number, block in enumerate(blocks, 1):
+            check_type("blocks", block, AnalogBlock, "EnergyBlock(Hopfield([Dense(32, 16)]))")
             block.name = block.name or f"block {number} of {len(blocks)}"
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Output:

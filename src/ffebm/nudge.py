@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, final
 
 import torch
 from torch import Tensor
@@ -53,6 +53,7 @@ class _Copies(Nudge):
         return torch.cat(scaled) if len(scaled) == len(forces) else None
 
 
+@final
 @dataclass(frozen=True)
 class Stationary(Nudge):
     r"""A constant force: the energy gains $\beta\, s \cdot \delta$.
@@ -91,6 +92,7 @@ class _Constant(Nudge):
         return self.forces[layer]
 
 
+@final
 @dataclass(frozen=True)
 class Elastic(Nudge):
     r"""A force that follows the state: the energy gains $\beta\, \ell(s_L, y)$, and its gradient is taken anew at every sweep.

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ffebm.checks import check_size
+from ffebm.checks import check_size, refuse_old_names
 from ffebm.state import repeated
 
 
@@ -24,6 +24,9 @@ class Pool(nn.Module, ABC):
     chooses: ClassVar[bool] = (
         False  # whether it takes one unit of each window, and so may flip where the layer above is negative
     )
+
+    def __init_subclass__(cls) -> None:
+        refuse_old_names(cls, held="latched")
 
     def __init__(self, window: int = 2, stride: int | None = None) -> None:
         super().__init__()

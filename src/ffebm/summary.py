@@ -70,7 +70,7 @@ def summarise(chain: Chain, readout: nn.Module, input_shape: tuple[int, ...]) ->
     for number, _, block, _, x, (state, *_) in walk(chain, output, _start, run=lambda *stage: _digital(rows, "stage", *stage)):
         shapes = tuple(tuple(s.shape[1:]) for s in state)
         rows.append(Row(f"block {number}", "analog", shapes, _parameters(block), block.system.sweep_macs(tuple(x.shape[1:]))))
-        output = state[block.output]
+        output = state[block.output_layer]
     _digital(rows, "readout", readout, output)
     return Summary(tuple(rows))
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
+from ffebm.checks import check_type
 from ffebm.energy import Energy
 from ffebm.interaction import with_children
 from ffebm.nudge import Nudge, Strength
@@ -48,7 +49,7 @@ class Gradients(NamedTuple):
         parameters = dict(pieces[0].parameters)
         for piece in pieces[1:]:
             for name, gradient in piece.parameters.items():
-                parameters[name].add_(gradient)
+                parameters[name] = parameters[name] + gradient  # not in place: two names may hold one tensor
         return cls(torch.cat([piece.x for piece in pieces]), parameters)
 
     def within(self, part: str) -> Gradients:
@@ -66,7 +67,7 @@ class System(nn.Module, ABC):
     Simulations, circuits and chips are systems; so is a wrapper that quantises or disturbs another one.
     """
 
-    output: int = -1  # the layer that the block returns, and that errors enter
+    output_layer: int = -1  # that the block returns, and that errors enter
 
     @abstractmethod
     def settle(
@@ -112,6 +113,15 @@ class System(nn.Module, ABC):
         """Multiply-accumulates of one sweep for one sample with an input of this shape, or None where not known."""
         return None
 
+    def check_hooks(self) -> None:
+        """Refuse parts whose hooks would be passed by."""
+        return
+
+    @property
+    def faintest(self) -> float:
+        """How much less than an output the layer moves that a nudge there moves least, by its weight."""
+        return 1.0
+
     @property
     def kind(self) -> str:
         """What errors call a block of it that has no name."""
@@ -123,8 +133,9 @@ class SystemWrapper(System):
 
     def __init__(self, system: System) -> None:
         super().__init__()
+        check_type("system", system, System, "Simulated(Hopfield([Dense(32, 16)]), FixedPoint(20))")
         self.system = system
-        self.output = system.output
+        self.output_layer = system.output_layer
 
     def settle(self, x: Tensor, phases: Sequence[Phase], **how: Any) -> list[Relaxed]:
         return self.system.settle(x, phases, **how)
@@ -147,6 +158,13 @@ class SystemWrapper(System):
     def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
         return self.system.sweep_macs(shape)
 
+    def check_hooks(self) -> None:
+        self.system.check_hooks()
+
+    @property
+    def faintest(self) -> float:
+        return self.system.faintest
+
     @property
     def kind(self) -> str:
         return f"{type(self).__name__} {self.system.kind}"
@@ -161,9 +179,11 @@ class Simulated(System):
 
     def __init__(self, energy: Energy, relax: Relaxation) -> None:
         super().__init__()
+        check_type("energy", energy, Energy, "Hopfield([Dense(32, 16)])")
+        check_type("relax", relax, Relaxation, "FixedPoint(20)")
         self.energy = energy
         self.relax = relax
-        self.output = energy.output
+        self.output_layer = energy.output_layer
 
     @torch.no_grad()
     def settle(
@@ -212,6 +232,13 @@ class Simulated(System):
     def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
         return self.energy.sweep_macs(shape)
 
+    def check_hooks(self) -> None:
+        self.energy.check_hooks()
+
+    @property
+    def faintest(self) -> float:
+        return min(1.0, *(1 / self.energy.layer_weight(layer) for layer in range(len(self.energy.activations))))
+
     @property
     def kind(self) -> str:
         return type(self.energy).__name__
@@ -235,6 +262,8 @@ def stacked(phases: Sequence[Phase]) -> Nudge | None:
 
 
 def _split(state: State, copies: int) -> list[State]:
+    if copies == 1:
+        return [state]  # as it is: a view could not be changed in place
     return list(zip(*(s.chunk(copies) for s in state), strict=True))
 
 

@@ -129,7 +129,7 @@ class EnergyConformance(ABC):
     def test_gradients_match_finite_differences(self) -> None:
         energy, x = self._make()
         x.requires_grad_()
-        weights = torch.randn_like(self.relax(energy, x).state[energy.output])
+        weights = torch.randn_like(self.relax(energy, x).state[energy.output_layer])
         tensors = {"x": x, **dict(energy.named_parameters())}
 
         def loss(estimator: GradientEstimator) -> Tensor:

@@ -26,7 +26,7 @@ class Visit(NamedTuple):
 
     @property
     def output(self) -> Tensor:
-        return self.relaxed.state[self.block.output]
+        return self.relaxed.state[self.block.output_layer]
 
 
 def walk(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ffebm.activation import Activation, identity
-from ffebm.checks import check_type
+from ffebm.checks import check_type, refuse_old_names
 from ffebm.errors import block_name
 from ffebm.state import State
 
@@ -35,8 +35,11 @@ class Energy(nn.Module, ABC):
     Paper: Eq. [def:energy-block-k-version-1], Eq. [app:def:primitive]
     """
 
-    output: int = -1  # the layer that a block returns, and that errors enter
+    output_layer: int = -1  # that a block returns, and that errors enter
     takes_input_once: ClassVar[bool] = False  # whether `minimise` takes the input of one copy, too, for all copies of a batch
+
+    def __init_subclass__(cls) -> None:
+        refuse_old_names(cls, held="latched")
 
     def __init__(self, activations: Sequence[Activation] = (identity(),)) -> None:
         super().__init__()

@@ -63,6 +63,8 @@ class Hopfield(Energy):
                 f"`feedback` must be positive, got {feedback}: without any, errors have no way back. Use 1 for the paper's "
                 "network, and little, such as 0.1, for one that settles fast."
             )
+        for edge in edges:
+            check_type("interactions", edge.interaction, Interaction, "Dense(32, 16), or an Edge of one")
         super().__init__(activations)
         edges = [edge.among(layers) for edge in edges]
         check_reached(edges, layers)

@@ -128,9 +128,6 @@ class EquilibriumPropagation(ImplicitEstimator):
     def nudging(self) -> EquilibriumPropagation:
         return self
 
-    def equilibrium(self, energy: Energy, x: Tensor, relax: Relaxation) -> Relaxed:
-        return self.through(Simulated(energy, relax), x)
-
     def losses(self, energy: Energy, x: Tensor, relax: Relaxation, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
         return self.losses_through(Simulated(energy, relax), x, cost, y)
 
@@ -151,10 +148,11 @@ class EquilibriumPropagation(ImplicitEstimator):
 
         def settle(x: Tensor) -> Relaxed:
             (free,) = system.settle(x, [FREE])
-            return free._replace(state=(*free.state, cost(free.state[system.output], y)))
+            return free._replace(state=(*free.state, cost(free.state[system.output_layer], y)))
 
         (*state, losses), residual, sweeps = differentiable(LastBlock(system, cost, y), x, settle, self.elastic_response)
-        return losses, Relaxed(tuple(s.detach() for s in state), residual, sweeps)
+        # A copy, to be changed in place if need be: what the backward pass saved is not.
+        return losses.clone(), Relaxed(tuple(s.detach() for s in state), residual, sweeps)
 
     def response(self, system: System, x: Tensor, state: State, deltas: Deltas) -> Gradients:
         """The derivative of a loss from how the system responds to its derivative `deltas` with respect to the state."""
@@ -201,10 +199,11 @@ class EquilibriumPropagation(ImplicitEstimator):
         """
         of_block = self.contrast(last.system, x, free, readings, phases, weights).within("system")
         with torch.enable_grad():
-            costs = self.chosen.mean([last.cost(state[last.system.output], last.y) for state in readings])
+            costs = self.chosen.mean([last.cost(state[last.system.output_layer], last.y) for state in readings])
             gradients = differentiate((weights * costs).sum(), x.detach().requires_grad_(), last).parameters
         for name, gradient in of_block.parameters.items():
-            gradients[name] += gradient  # the readout may share it
+            if name in gradients:
+                gradients[name] = gradients[name] + gradient  # the readout may share it
         return Gradients(of_block.x, gradients)
 
     def _summed(
@@ -232,7 +231,7 @@ class EquilibriumPropagation(ImplicitEstimator):
 
     def elastic(self, last: LastBlock, x: Tensor) -> Nudge:
         """The nudge by the gradient of the cost, taken anew at every sweep."""
-        return Elastic(x.new_ones(len(x)), last.cost, last.y, last.system.output)
+        return Elastic(x.new_ones(len(x)), last.cost, last.y, last.system.output_layer)
 
     def phases(self, nudge: Nudge, x: Tensor) -> list[Phase]:
         """The nudge at every strength of the stencil."""
@@ -248,6 +247,11 @@ class EquilibriumPropagation(ImplicitEstimator):
     ) -> list[State]:
         """Where every phase ends, from the free equilibrium `state`; `observer` sees every sweep of a simulation."""
         self.check_precision(x.dtype, block_name())
+        if (faintest := self.beta * system.faintest) < self.window(x.dtype)[0]:
+            raise ValueError(
+                f"A nudge of {self.beta:g} reaches a layer of {block_name()} as {faintest:.1g}, because of its `feedback`: "
+                f"rounding hides that in {x.dtype}. Take more feedback, smaller blocks, or float64."
+            )
         relax = self._relax_for(x)
         if self.chosen.is_complex:
             system, x, state = system.holomorphic(), in_complex_numbers(x), tuple(map(in_complex_numbers, state))

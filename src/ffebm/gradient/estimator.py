@@ -25,6 +25,7 @@ class GradientEstimator(ABC):
     """Solves for the equilibrium of a block *and* owns its derivative."""
 
     assumes_equilibrium: ClassVar[bool] = True  # whether its derivative is one of an equilibrium, and wrong elsewhere
+    relax: Any = None  # the relaxation that carries the error through a block, where a dataclass has one of its own
 
     @abstractmethod
     def equilibrium(self, energy: Energy, x: Tensor, relax: Relaxation) -> Relaxed:
@@ -36,7 +37,7 @@ class GradientEstimator(ABC):
         The block, its readout and the loss are one differentiable unit here, because an elastic nudge needs all three.
         """
         relaxed = self.equilibrium(energy, x, relax)
-        return cost(relaxed.state[energy.output], y), relaxed
+        return cost(relaxed.state[energy.output_layer], y), relaxed
 
     def through(self, system: System, x: Tensor) -> Relaxed:
         """`equilibrium` of any system, simulated or not, of which nothing is known but readings."""
@@ -48,20 +49,19 @@ class GradientEstimator(ABC):
     def losses_through(self, system: System, x: Tensor, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
         """`losses` of any system."""
         relaxed = self.through(system, x)
-        return cost(relaxed.state[system.output], y), relaxed
+        return cost(relaxed.state[system.output_layer], y), relaxed
 
     def check_precision(self, dtype: torch.dtype, where: str) -> None:
         """Refuse a precision in which the derivative would be lost; `where` names the block."""
         return
 
-    relax: Any = None  # the relaxation that carries the error through a block, where a dataclass has one of its own
-
     def swept(self, sweeps: int, omega: float | None = None) -> Self:
         """The same estimator with another number of sweeps, each going `omega` far; itself, where it has none of its own."""
-        return self if self.relax is None else replace(cast(Any, self), relax=self.relax.tuned(sweeps, omega))
+        has_own = self.relax is not None and hasattr(self, "__dataclass_fields__")
+        return replace(cast(Any, self), relax=self.relax.tuned(sweeps, omega)) if has_own else self
 
     @property
-    def sweeps(self) -> int:
+    def error_sweeps(self) -> int:
         """How many they are."""
         return 0 if self.relax is None else self.relax.steps
 
@@ -85,6 +85,8 @@ class ImplicitEstimator(GradientEstimator):
 def differentiate(objective: Tensor, x: Tensor, module: nn.Module) -> Gradients:
     """The derivative of a scalar with respect to `x` and to the parameters of `module` that want one."""
     wanted = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    if not objective.requires_grad:  # nothing in it learns
+        return Gradients(torch.zeros_like(x), {name: torch.zeros_like(p) for name, p in wanted.items()})
     # Zeros, not None, for a parameter that plays no part: DDP waits for a gradient of every parameter.
     x_grad, *grads = torch.autograd.grad(objective, (x, *wanted.values()), allow_unused=True, materialize_grads=True)
     return Gradients(x_grad, dict(zip(wanted, grads, strict=True)))

@@ -76,7 +76,7 @@ class FixedPoint(Relaxation):
         if self.order in ("odd-even", "even-odd"):
             return colours if self.order == "odd-even" else colours[::-1]
         layers = sum(map(len, colours))
-        last = next(colour for colour in colours if energy.output % layers in colour)
+        last = next(colour for colour in colours if energy.output_layer % layers in colour)
         output_last = (*(colour for colour in colours if colour is not last), last)
         return output_last if self.order == "output-last" else output_last[::-1]
 

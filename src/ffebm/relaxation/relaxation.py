@@ -39,9 +39,8 @@ class Relaxation(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if "sweep" in vars(cls) and "passes_input_unchanged" not in vars(
-            cls
-        ):  # one that is written anew may do anything with it
+        said = next(number for number, kind in enumerate(cls.__mro__) if "passes_input_unchanged" in vars(kind))
+        if any("sweep" in vars(kind) for kind in cls.__mro__[:said]):  # one that is written anew may do anything with it
             cls.passes_input_unchanged = False
 
     def __post_init__(self) -> None:

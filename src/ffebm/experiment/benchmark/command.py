@@ -20,7 +20,7 @@ from ffebm.experiment.benchmark.figure import save_speed
 from ffebm.experiment.benchmark.profile import by_block, by_operation
 from ffebm.experiment.benchmark.speed import WATCHED, Measurement, images, measure, step, train
 from ffebm.experiment.benchmark.subjects import FINE, GOOD, NETS, PAPER, Method, Net, methods, noise
-from ffebm.experiment.data import Dataset, condition_of, default_folder, digits, load
+from ffebm.experiment.data import Dataset, Presence, condition_of, default_folder, digits, load
 from ffebm.experiment.environment import describe_environment
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.files import write_atomically

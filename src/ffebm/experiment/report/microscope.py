@@ -134,7 +134,7 @@ def _traced(
         if visit is visits[-1] and model.nudge == "elastic":
             nudge = estimator.elastic(LastBlock(block.system, cost, y), entering)
         else:
-            errors = error_at(block.output, delta, len(state))
+            errors = error_at(block.output_layer, delta, len(state))
             nudge = estimator.stationary(errors, estimator.sizes(errors))
         around = block.energy.latched(state) if estimator.hold_pooling else block.energy
         free = trace(block.energy, replace(block.relax, steps=SWEEPS, tolerance=None), entering)
