@@ -57,8 +57,9 @@ class GradientEstimator(ABC):
 
     def swept(self, sweeps: int, omega: float | None = None) -> Self:
         """The same estimator with another number of sweeps, each going `omega` far; itself, where it has none of its own."""
-        has_own = self.relax is not None and hasattr(self, "__dataclass_fields__")
-        return replace(cast(Any, self), relax=self.relax.tuned(sweeps, omega)) if has_own else self
+        if self.relax is None or not hasattr(self, "__dataclass_fields__"):
+            return self
+        return replace(cast(Any, self), relax=self.relax.tuned(sweeps, omega))
 
     @property
     def error_sweeps(self) -> int:
