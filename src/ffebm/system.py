@@ -208,7 +208,9 @@ class Simulated(System):
         """All phases as one batch, one copy of it after the other."""
         copies = len(phases)
         begin = None if start is None else lambda: tuple(repeated(s, copies) for s in start)
-        problem = Problem(self.energy.for_copies(copies), x, stacked(phases), begin, copies)
+        nudge = stacked(phases)
+        measured = nudge is None or relax.tolerance is not None  # what a nudged phase leaves is in the contrast
+        problem = Problem(self.energy.for_copies(copies), x, nudge, begin, copies, measured=measured)
         relaxed = relax.settle(problem, observer and (lambda done, state: observer(done, _split(state, copies))))
         states, residuals, sweeps = _split(relaxed.state, copies), relaxed.residual.chunk(copies), relaxed.sweeps.chunk(copies)
         return [Relaxed(*reading) for reading in zip(states, residuals, sweeps, strict=True)]

@@ -91,17 +91,19 @@ class Relaxation(ABC):
             x = problem.x if energy.takes_input_once and self.passes_input_unchanged else problem.input
             return lambda state: self.sweep(energy, state, x, problem.nudge), state
 
-        watched = problem.recorded or problem.nudge is not None or observer is not None
-        relaxed = iterate(begin, self._stopping(problem.x.dtype, problem.copies, watched), observer)
+        relaxed = iterate(begin, self._stopping(problem, observer), observer)
         # Clamped units move by 1 at most, and settling ones by less and less. NaN fails the comparison too.
-        if not bool((relaxed.residual <= 1).all()):  # the only wait for the device
+        calm = relaxed.residual <= 1 if problem.measured else relaxed.state[problem.energy.output_layer].sum().isfinite()
+        if not bool(calm.all()):  # the only wait for the device
             raise_if_diverging(problem, self.sweep, self.steps)
         return relaxed
 
-    def _stopping(self, dtype: torch.dtype, copies: int, watched: bool) -> AfterSweeps:
+    def _stopping(self, problem: Problem, observer: Observer | None) -> AfterSweeps:
+        dtype = problem.x.dtype
         # A nudge may move units by so little that rounding hides it while they still are on their way.
+        watched = problem.recorded or problem.nudge is not None or observer is not None
         if self.tolerance is not None or watched or dtype not in (torch.float32, torch.float64):
-            return stopping_rule(self.steps, self.tolerance, copies)
+            return stopping_rule(self.steps, self.tolerance, problem.copies, measured=problem.measured)
         return AtStandstill(self.steps, STANDSTILL * torch.finfo(dtype).eps)
 
 

@@ -18,7 +18,7 @@ class Relaxed(NamedTuple):
     """Where a relaxation ended, or what was read at the end of a phase."""
 
     state: State
-    residual: Tensor  # (B,) the largest change of any unit in the last sweep of that sample
+    residual: Tensor  # (B,) the largest change of any unit in the last sweep of that sample; NaN where nobody measured it
     sweeps: Tensor  # (B,) how many sweeps that sample took
 
 
@@ -26,10 +26,14 @@ class AfterSweeps:
     """A fixed number of sweeps; other rules end sooner.
 
     A rule watches one relaxation: when to compare a state with the one before, and what follows from it.
+
+    Args:
+        measured: whether anybody wants to know the residual: it takes time.
     """
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, *, measured: bool = True) -> None:
         self.steps = steps
+        self.measured = measured
 
     def looks(self, done: int) -> bool:
         """Whether the state after this many sweeps is to be compared with the one before; it always is after the last."""
@@ -46,7 +50,8 @@ class AfterSweeps:
     def relaxed(self, state: State, previous: State, done: int) -> Relaxed:
         """The end of it."""
         sweeps = torch.full((len(state[0]),), done, device=state[0].device)
-        return Relaxed(state, change(state, previous), sweeps)
+        residual = change(state, previous) if self.measured else state[0].real.new_full(sweeps.shape, torch.nan)
+        return Relaxed(state, residual, sweeps)
 
 
 class AtStandstill(AfterSweeps):
@@ -122,7 +127,7 @@ def iterate(begin: Callable[[], tuple[Sweep, State]], stopping: AfterSweeps, obs
     for done in range(1, stopping.steps + 1):
         looks = stopping.looks(done)
         # Held only where it is compared: the less there is, the more the cache holds.
-        previous = state if looks or done == stopping.steps else ()
+        previous = state if looks or (stopping.measured and done == stopping.steps) else ()
         state = sweep(state)
         if looks:
             state = stopping.kept(state, previous)
@@ -133,5 +138,5 @@ def iterate(begin: Callable[[], tuple[Sweep, State]], stopping: AfterSweeps, obs
     return stopping.relaxed(state, previous, done)
 
 
-def stopping_rule(steps: int, tolerance: float | None, copies: int = 1) -> AfterSweeps:
-    return AfterSweeps(steps) if tolerance is None else WithinTolerance(steps, tolerance, copies)
+def stopping_rule(steps: int, tolerance: float | None, copies: int = 1, *, measured: bool = True) -> AfterSweeps:
+    return AfterSweeps(steps, measured=measured) if tolerance is None else WithinTolerance(steps, tolerance, copies)
