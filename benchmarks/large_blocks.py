@@ -25,7 +25,7 @@ from rich.progress import Progress
 from torch import Tensor, nn
 from torch.multiprocessing import get_context
 
-from ffebm import FFEBM, Hopfield
+from ffebm import FFEBM, EnergyBlock, Hopfield, Relaxed
 from ffebm.experiment.architectures import build_model
 from ffebm.experiment.data import Dataset, default_folder, load
 from ffebm.experiment.environment import describe_environment
@@ -65,13 +65,17 @@ class WithoutFeedback(nn.Module):
         self.model = model
 
     def forward(self, x: Tensor) -> Tensor:
-        for stage, block in self.model.chain:
-            assert isinstance(block.energy, Hopfield)
-            first, *others = block.energy.activations
-            x = first.sigma(stage(x))
-            for edge, activation in zip(block.energy.edges, others, strict=True):
-                x = activation.sigma(edge.up(x))
-        return self.model.readout(x)
+        *_, last = self.model.walk(x, self._from_below)
+        return self.model.readout(last.output)
+
+    @staticmethod
+    def _from_below(block: EnergyBlock, x: Tensor) -> Relaxed:
+        assert isinstance(block.energy, Hopfield)
+        first, *others = block.energy.activations
+        state = [first.sigma(x)]
+        for edge, activation in zip(block.energy.edges, others, strict=True):
+            state.append(activation.sigma(edge.up(state[-1])))
+        return Relaxed(tuple(state), x.new_zeros(len(x)), torch.ones(len(x)))
 
 
 @cache
