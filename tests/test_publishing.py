@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import shlex
+import signal
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -130,6 +131,10 @@ def test_an_interruption_waits_for_what_the_command_has_to_save(tmp_path: Path) 
         "os.kill(os.getppid(), signal.SIGINT)\n"
         "time.sleep(60)\n"
     )
-    with pytest.raises(SystemExit, match="exit code 130"):
-        REPRODUCE.run(sys.executable, "-c", code, str(tmp_path / "saved"))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have programs in the background ignore it
+    try:
+        with pytest.raises(SystemExit, match="exit code 130"):
+            REPRODUCE.run(sys.executable, "-c", code, str(tmp_path / "saved"))
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert (tmp_path / "saved").exists()

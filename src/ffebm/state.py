@@ -43,6 +43,14 @@ def in_complex_numbers(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.complex32))
 
 
+def largest(tensor: Tensor) -> Tensor:
+    """The largest absolute value; NaN where there is one."""
+    if tensor.is_complex():
+        return tensor.abs().amax()
+    low, high = tensor.aminmax()
+    return torch.maximum(-low, high)
+
+
 @torch.no_grad()
 def change(state: State, previous: State) -> Tensor:
     """The largest change of any unit, for every sample, shape (B,)."""

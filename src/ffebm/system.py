@@ -16,7 +16,7 @@ from ffebm.nudge import Nudge, Strength
 from ffebm.portions import portions
 from ffebm.relaxation import Relaxation, Relaxed
 from ffebm.relaxation.problem import Problem
-from ffebm.state import State, repeated
+from ffebm.state import State, largest, repeated
 
 
 class Phase(NamedTuple):
@@ -209,8 +209,10 @@ class Simulated(System):
         copies = len(phases)
         begin = None if start is None else lambda: tuple(repeated(s, copies) for s in start)
         nudge = stacked(phases)
-        measured = nudge is None or relax.tolerance is not None  # what a nudged phase leaves is in the contrast
-        problem = Problem(self.energy.for_copies(copies), x, nudge, begin, copies, measured=measured)
+        size: Tensor | None = None
+        if nudge is not None and start is not None and relax.tolerance is None:
+            size = largest(start[self.output_layer])
+        problem = Problem(self.energy.for_copies(copies), x, nudge, begin, copies, size=size)
         relaxed = relax.settle(problem, observer and (lambda done, state: observer(done, _split(state, copies))))
         states, residuals, sweeps = _split(relaxed.state, copies), relaxed.residual.chunk(copies), relaxed.sweeps.chunk(copies)
         return [Relaxed(*reading) for reading in zip(states, residuals, sweeps, strict=True)]

@@ -22,7 +22,7 @@ class Problem:
         start: makes the state to begin with, which then is the relaxation's alone; by default the energy's own.
         copies: how many times the state holds the samples of `x`, one copy after the other, each with a nudge of its own.
         recorded: whether autograd is to follow.
-        measured: whether to measure the residual where it does not end the relaxation.
+        size: of the output where a nudge begins. Where it is known, no residual is measured: what runs away gets large.
     """
 
     energy: Energy
@@ -31,7 +31,7 @@ class Problem:
     start: Callable[[], State] | None = None
     copies: int = 1
     recorded: bool = False
-    measured: bool = True
+    size: Tensor | None = None
 
     def begin(self) -> State:
         """The state to begin with; raises where it is not one tensor per layer with a sample for each of the input's."""

@@ -14,10 +14,10 @@ from ffebm.checks import check_size
 from ffebm.energy import Energy, Session
 from ffebm.errors import block_name
 from ffebm.nudge import Nudge
-from ffebm.relaxation.divergence import raise_if_diverging
+from ffebm.relaxation.divergence import RUNAWAY, raise_if_diverging
 from ffebm.relaxation.problem import Problem
 from ffebm.relaxation.stopping import AfterSweeps, AtStandstill, Observer, Relaxed, Sweep, iterate, stopping_rule
-from ffebm.state import State
+from ffebm.state import State, largest
 
 STANDSTILL = 4  # units of rounding: a sweep that moves no unit by more has nothing left to do
 
@@ -93,8 +93,11 @@ class Relaxation(ABC):
 
         relaxed = iterate(begin, self._stopping(problem, observer), observer)
         # Clamped units move by 1 at most, and settling ones by less and less. NaN fails the comparison too.
-        calm = relaxed.residual <= 1 if problem.measured else relaxed.state[problem.energy.output_layer].sum().isfinite()
-        if not bool(calm.all()):  # the only wait for the device
+        if problem.size is None:
+            calm = (relaxed.residual <= 1).all()
+        else:
+            calm = largest(relaxed.state[problem.energy.output_layer]) <= RUNAWAY * problem.size.clamp(min=1)
+        if not bool(calm):  # the only wait for the device
             raise_if_diverging(problem, self.sweep, self.steps)
         return relaxed
 
@@ -103,7 +106,7 @@ class Relaxation(ABC):
         # A nudge may move units by so little that rounding hides it while they still are on their way.
         watched = problem.recorded or problem.nudge is not None or observer is not None
         if self.tolerance is not None or watched or dtype not in (torch.float32, torch.float64):
-            return stopping_rule(self.steps, self.tolerance, problem.copies, measured=problem.measured)
+            return stopping_rule(self.steps, self.tolerance, problem.copies, measured=problem.size is None)
         return AtStandstill(self.steps, STANDSTILL * torch.finfo(dtype).eps)
 
 
