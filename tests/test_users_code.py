@@ -19,11 +19,14 @@ from ffebm import (
     ImplicitEstimator,
     Interaction,
     MaxPool,
+    RecurrentBackprop,
     Simulated,
     SystemBlock,
     identity,
     portions,
 )
+from ffebm.diagnostics import converged_gradients, gradients
+from nets import CONVERGED, worst
 
 
 class Sum(nn.Module):
@@ -61,29 +64,46 @@ class Expanded(nn.Module):
 
 
 def test_portions_of_an_expanded_gradient(monkeypatch) -> None:
+    torch.manual_seed(0)
+    model = _model(Expanded(), estimator=EquilibriumPropagation(variant="positive")).double()
+    x, y = torch.randn(12, 7, dtype=torch.float64), torch.randint(3, (12,))
+    whole = gradients(model, x, y)
     monkeypatch.setattr(portions, "CACHE", 300)
-    model = _model(Expanded(), estimator=EquilibriumPropagation(variant="positive"))
-    model(torch.randn(12, 7), torch.randint(3, (12,))).losses.mean().backward()
+    assert worst(gradients(model, x, y), whole) < 1e-12
 
 
 @pytest.mark.parametrize("readout", [nn.Identity(), nn.Linear(3, 3).requires_grad_(False)])
 def test_elastic_nudge_where_the_readout_learns_nothing(readout) -> None:
-    _model(readout)(torch.randn(4, 7), torch.randint(3, (4,))).losses.sum().backward()
+    torch.manual_seed(0)
+    model = _model(readout, relax=CONVERGED, estimator=EquilibriumPropagation(CONVERGED, beta=1e-3)).double()
+    x, y = torch.randn(4, 7, dtype=torch.float64), torch.randint(3, (4,))
+    assert worst(gradients(model, x, y), converged_gradients(model, x, y)) < 1e-4
 
 
 def test_losses_may_be_changed_in_place() -> None:
-    losses = _model(nn.Linear(3, 3))(torch.randn(4, 7), torch.randint(3, (4,))).losses
+    torch.manual_seed(0)
+    model, x, y = _model(nn.Linear(3, 3)), torch.randn(4, 7), torch.randint(3, (4,))
+    expected = torch.autograd.grad((2 * model(x, y).losses).sum(), list(model.parameters()))
+    losses = model(x, y).losses
     losses *= 2
-    losses.sum().backward()
+    torch.testing.assert_close(torch.autograd.grad(losses.sum(), list(model.parameters())), expected)
 
 
 def test_outputs_may_be_detached_in_place() -> None:
-    EnergyBlock(Hopfield([Dense(5, 4)]))(torch.rand(2, 5)).detach_()
+    output = EnergyBlock(Hopfield([Dense(5, 4)]))(torch.rand(2, 5))
+    assert output.requires_grad
+    assert not output.detach_().requires_grad
 
 
 def test_a_parametrised_convolution_with_max_pooling() -> None:
-    edge = parametrizations.weight_norm(Convolution(1, 3, pool=MaxPool()))
-    EnergyBlock(Hopfield([edge]))(torch.rand(3, 1, 6, 6)).sum().backward()
+    torch.manual_seed(0)
+    edge = parametrizations.weight_norm(Convolution(1, 3, pool=MaxPool())).double()
+    energy, x = Hopfield([edge]), torch.rand(3, 1, 6, 6, dtype=torch.float64)
+    found = [
+        torch.autograd.grad(EnergyBlock(energy, CONVERGED, estimator)(x).square().sum(), list(energy.parameters()))
+        for estimator in (EquilibriumPropagation(CONVERGED, beta=1e-4), RecurrentBackprop(CONVERGED))
+    ]
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-8)
 
 
 def test_a_subclass_of_ep_may_change_its_gradient() -> None:
@@ -102,9 +122,13 @@ def test_an_estimator_of_somebody_elses_may_have_sweeps() -> None:
         def __init__(self):
             self.sweeps = 3
 
-        def gradient(self, energy, x, state, deltas): ...
+        def gradient(self, energy, x, state, deltas):
+            return EquilibriumPropagation().gradient(energy, x, state, deltas)
 
-    Mine()
+    block = EnergyBlock(Hopfield([Dense(5, 4)]), estimator=Mine())
+    block(torch.rand(2, 5)).sum().backward()
+    assert block.estimator.sweeps == 3
+    assert block.energy.interactions[0].weight.grad.any()
 
 
 def test_an_energy_of_somebody_elses_may_have_a_part_called_output() -> None:
@@ -116,7 +140,9 @@ def test_an_energy_of_somebody_elses_may_have_a_part_called_output() -> None:
         def forward(self, state, x):
             return state[0].square().sum(1) / 2 + self.output(state[0]).square().sum(1) / 4 - (state[0] * x).sum(1)
 
-    EnergyBlock(Mine())(torch.rand(2, 5)).sum().backward()
+    energy = Mine()
+    EnergyBlock(energy)(torch.rand(2, 5)).sum().backward()
+    assert energy.output.weight.grad.any()
 
 
 def test_a_system_block_refuses_weights_that_a_hook_renews() -> None:
@@ -136,7 +162,13 @@ def test_a_mixin_with_a_sweep_of_its_own_gets_the_input_of_every_phase() -> None
     class Mixed(Drives, FixedPoint):
         pass
 
-    EnergyBlock(Hopfield([Dense(5, 4)]), Mixed(30), EquilibriumPropagation(Mixed(20)))(torch.rand(3, 5)).sum().backward()
+    torch.manual_seed(0)
+    energy, x = Hopfield([Dense(5, 4)]).double(), torch.rand(3, 5, dtype=torch.float64)
+    found = [
+        torch.autograd.grad(EnergyBlock(energy, relax, EquilibriumPropagation(relax))(x).sum(), list(energy.parameters()))
+        for relax in (Mixed(100), FixedPoint(100, order="synchronous"))
+    ]
+    torch.testing.assert_close(*found)
 
 
 def test_overrides_by_names_of_before_are_refused() -> None:
