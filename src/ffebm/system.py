@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from ffebm.checks import check_type
 from ffebm.energy import Energy
-from ffebm.interaction import with_children
 from ffebm.nudge import Nudge, Strength
 from ffebm.portions import portions
 from ffebm.relaxation import Relaxation, Relaxed
 from ffebm.relaxation.problem import Problem
 from ffebm.state import State, largest, repeated
+from ffebm.twin import with_children
 
 
 class Phase(NamedTuple):

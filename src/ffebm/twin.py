@@ -1,4 +1,4 @@
-"""Twins: modules that hold other tensors in place of their own."""
+"""Twins: modules that hold other tensors, or other parts, in place of their own."""
 
 from __future__ import annotations
 
@@ -46,3 +46,11 @@ def twin(module: M, names: Names, tensors: Sequence[Tensor], needed: Sequence[bo
 def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from module.named_parameters(remove_duplicate=False)
     yield from module.named_buffers(remove_duplicate=False)
+
+
+def with_children(module: M, **children: nn.Module) -> M:
+    """The same module with the same parameters, but for some of its children."""
+    other = module.__class__.__new__(module.__class__)  # copying would refuse parametrised ones
+    other.__dict__ = dict(module.__dict__)
+    other._modules = {**module._modules, **children}
+    return other

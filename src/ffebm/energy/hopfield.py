@@ -16,8 +16,9 @@ from ffebm.energy.energy import Colours, Energy, Session
 from ffebm.energy.graph import Edge, chain_and_skips, check_reached, colouring, layer_count, layer_shapes
 from ffebm.energy.holomorphic import complex_version
 from ffebm.errors import block_name
-from ffebm.interaction import Interaction, Shape, with_children
+from ffebm.interaction import Interaction, Shape
 from ffebm.state import State, dot, per_sample
+from ffebm.twin import with_children
 
 
 @final

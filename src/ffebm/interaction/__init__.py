@@ -1,0 +1,7 @@
+r"""One edge $\theta_\ell$ of an energy: the current it sends up, its transpose, and its energy."""
+
+from ffebm.interaction.convolution import Convolution
+from ffebm.interaction.dense import Dense
+from ffebm.interaction.interaction import Contact, Interaction, Shape
+
+__all__ = ["Contact", "Convolution", "Dense", "Interaction", "Shape"]

@@ -1,0 +1,62 @@
+"""Fully connected edges."""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ffebm.checks import check_size
+from ffebm.interaction.interaction import Contact, Ends, Interaction, Shape
+from ffebm.interaction.pair import Pair, mean_and_difference
+
+
+@final
+class Dense(Interaction):
+    """A fully connected edge; a `pre` with several dimensions is flattened."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        super().__init__()
+        check_size("in_features", in_features)
+        check_size("out_features", out_features)
+        linear = nn.Linear(in_features, out_features, bias)
+        self.weight, self.bias = linear.weight, linear.bias
+
+    def up(self, pre: Tensor) -> Tensor:
+        return F.linear(pre.flatten(1), self.weight, self.bias)
+
+    def down(self, pre: Tensor, post: Tensor) -> Tensor:
+        return (post @ self.weight).view_as(pre)
+
+    def contact(self, pre: Tensor) -> Contact:
+        return Contact(self, pre, fresh=True)
+
+    def contrast_gradient(self, high: Ends, low: Ends, weights: Tensor) -> dict[str, Tensor]:
+        pre, post = mean_and_difference(high[0], low[0]), mean_and_difference(high[1], low[1])
+        weighted = Pair(*(-weights.unsqueeze(1) * part for part in post))
+        return self._pulled_back(
+            weight=lambda: weighted.difference.mT @ pre.mean.flatten(1) + weighted.mean.mT @ pre.difference.flatten(1),
+            bias=lambda: weighted.difference.sum(0),
+        )
+
+    @property
+    def holomorphic(self) -> bool:
+        return True
+
+    def out_shape(self, shape: Shape) -> Shape:
+        out_features, in_features = self.weight.shape
+        if math.prod(shape) != in_features:
+            raise ValueError(
+                f"{self} expects {in_features} inputs, got {math.prod(shape)} from a layer of shape {shape}: "
+                f"use Dense({math.prod(shape)}, {out_features}) there."
+            )
+        return (out_features,)
+
+    def macs(self, shape: Shape) -> int:
+        return self.weight.numel()
+
+    def extra_repr(self) -> str:
+        out_features, in_features = self.weight.shape
+        return f"{in_features}, {out_features}, bias={self.bias is not None}"

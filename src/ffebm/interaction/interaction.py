@@ -1,0 +1,143 @@
+"""What an edge of an energy is: the current it sends up, its transpose, and its energy."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ffebm.checks import refuse_old_names
+from ffebm.state import dot, repeated
+
+Shape = tuple[int, ...]
+Ends = tuple[Tensor, Tensor]  # the states at the two ends of an edge, (pre, post)
+
+
+class Interaction(nn.Module, ABC):
+    r"""A bidirectional edge between layer $s_\ell$ (`pre`) and layer $s_{\ell+1}$ (`post`).
+
+    $$U(s_\ell, s_{\ell+1}) = -\, s_{\ell+1} \cdot \mathrm{up}(s_\ell)$$
+
+    A subclass of this class needs `up` and `out_shape`; `down`, its transpose, falls back on autograd. `Dense` and
+    `Convolution` are final: their `down` and `contrast_gradient` belong to their `up`.
+
+    Paper: appendix A.4, Deep Hopfield Networks, without the superfluous ½ of the per-layer sums
+    """
+
+    def __init_subclass__(cls) -> None:
+        refuse_old_names(cls, held="latched", contrast="contrast_gradient")
+
+    @abstractmethod
+    def up(self, pre: Tensor) -> Tensor:
+        """The bottom-up current into `post`."""
+
+    @abstractmethod
+    def out_shape(self, shape: Shape) -> Shape:
+        """The shape of `post` for a `pre` of this shape, both without the batch; raises where they do not fit."""
+
+    def down(self, pre: Tensor, post: Tensor) -> Tensor:
+        r"""The top-down current into `pre`, $\partial_{pre} (post \cdot \mathrm{up}(pre))$."""
+        (current,) = torch.func.vjp(self.up, pre)[1](post)
+        return current
+
+    def forward(self, pre: Tensor, post: Tensor) -> Tensor:
+        """The energy of the edge for every sample, shape (B,)."""
+        return -dot(post, self.up(pre))
+
+    def contact(self, pre: Tensor) -> Contact:
+        """The edge where it meets this state below it, for sweeps that no graph records."""
+        return Contact(self, pre)
+
+    def contrast_gradient(self, high: Ends, low: Ends, weights: Tensor) -> dict[str, Tensor]:
+        """The derivative of the weighted sum of `forward(*high) - forward(*low)`, for those parameters that want one.
+
+        Override it to subtract states before they are multiplied, as `Dense` and `Convolution` do.
+        """
+        wanted = {name: p for name, p in self.named_parameters() if p.requires_grad}
+        if not wanted:
+            return {}
+        with torch.enable_grad():
+            total = (weights * (self(*high) - self(*low))).sum()
+        if not total.requires_grad:
+            return {name: torch.zeros_like(p) for name, p in wanted.items()}
+        grads = torch.autograd.grad(total, list(wanted.values()), allow_unused=True, materialize_grads=True)
+        return dict(zip(wanted, grads, strict=True))
+
+    def latched(self, pre: Tensor) -> Interaction:
+        """The edge with those choices fixed that it makes for `pre`, as max-pooling does; itself, where it makes none."""
+        return self
+
+    def for_copies(self, copies: int) -> Interaction:
+        """The edge of a batch that holds every sample so many times: only what is latched sample by sample differs."""
+        return self
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it takes one unit and leaves another, as max-pooling does."""
+        return False
+
+    @property
+    def holomorphic(self) -> bool:
+        """Whether it takes complex states."""
+        return False
+
+    def _pulled_back(self, **gradients: Callable[[], Tensor]) -> dict[str, Tensor]:
+        """Gradients of tensors that it computes with, as gradients of its parameters: a weight may be parametrised."""
+        wanted = {name: p for name, p in self.named_parameters() if p.requires_grad}
+        if wanted.keys() <= gradients.keys():
+            return {name: gradients[name]() for name in wanted}
+        with torch.enable_grad():
+            used = {name: tensor for name in gradients if (tensor := getattr(self, name)) is not None and tensor.requires_grad}
+        found = torch.autograd.grad(
+            list(used.values()),
+            list(wanted.values()),
+            [gradients[name]() for name in used],
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        return dict(zip(wanted, found, strict=True))
+
+    def check_hooks(self, where: str) -> None:
+        """Refuse tensors that a hook on `forward` renews, as pruning does: sweeps call `up` and `down`, which run no hooks."""
+        stale = [name for name, value in vars(self).items() if isinstance(value, Tensor)] if self._forward_pre_hooks else []
+        if stale:
+            raise RuntimeError(
+                f"{', '.join(f'`{name}`' for name in stale)} of {self} ({where}) is computed by a hook on `forward`, the way "
+                "of pruning and of the old `weight_norm` and `spectral_norm`: sweeps call `up` and `down`, which run no hooks, "
+                "so it would never change. Use `torch.nn.utils.parametrize`, or make a pruning permanent by `prune.remove`."
+            )
+
+    def macs(self, shape: Shape) -> int | None:
+        """Multiply-accumulates of one `up` for one sample, or None where they are not known."""
+        return None
+
+
+class Contact:
+    """An edge where it meets a state below it. The currents it gives are the caller's to overwrite.
+
+    Args:
+        fresh: whether the edge returns new tensors; that of somebody else's may return its argument, or a buffer.
+    """
+
+    remembers: ClassVar[bool] = False  # whether it is worth keeping as long as that state stands
+
+    def __init__(self, edge: Interaction, pre: Tensor, *, fresh: bool = False) -> None:
+        self.edge = edge
+        self.pre = pre
+        self.fresh = fresh
+
+    def up(self, copies: int = 1) -> Tensor:
+        """The current up; where the state holds the same samples so many times, it is computed once."""
+        if copies > 1:
+            return repeated(self.edge.up(self.pre[: len(self.pre) // copies]), copies)
+        return self._own(self.edge.up(self.pre))
+
+    def down(self, post: Tensor) -> Tensor:
+        """The current down from `post`."""
+        return self._own(self.edge.down(self.pre, post))
+
+    def _own(self, current: Tensor) -> Tensor:
+        return current if self.fresh else current.clone()
