@@ -143,7 +143,13 @@ def test_bad_requests_are_refused() -> None:
     nudge = Stationary(torch.ones(2), (torch.ones(2, 3, 4),))
     with pytest.raises(ValueError, match="needs `start`, its free equilibrium"):
         system.settle(x, [Phase(nudge, 0.1)])
-    with pytest.raises(ValueError, match="cannot be watched together"):
-        system.settle(x, [Phase()], observer=lambda *_: None)
     with pytest.raises(ValueError, match="`tolerance` must be positive"):
         NonReciprocal(Attention(4), tolerance=-1)
+
+
+def test_its_phases_can_be_watched() -> None:
+    torch.manual_seed(0)
+    system, x = NonReciprocal(Attention(4).double()), torch.randn(2, 3, 4, dtype=torch.float64)
+    seen: list[int] = []
+    (free,) = system.settle(x, [Phase()], observer=lambda done, _: seen.append(done))
+    assert seen == list(range(int(free.sweeps.max()) + 1))

@@ -71,22 +71,17 @@ def test_latched_positions_make_a_linear_map_that_agrees_where_they_were_taken(
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_latched_positions_repeat_for_every_copy_of_the_batch(layout: torch.memory_format) -> None:
-    pool = MaxPool()
-    u, v, w = (torch.randn(4, 3, 6, 6, dtype=torch.float64).to(memory_format=layout) for _ in range(3))
-    latched = pool.latched(u)
-    twice, g = torch.cat([v, w]), torch.randn(8, 3, 3, 3, dtype=torch.float64)
-    assert torch.equal(latched.for_copies(2)(twice), torch.cat([latched(v), latched(w)]))
-    parts = [latched.transpose(images, errors) for images, errors in zip((v, w), g.chunk(2), strict=True)]
-    assert torch.equal(latched.for_copies(2).transpose(twice, g), torch.cat(parts))
-    pooled, positions = latched.for_copies(2).pooled(twice)
-    assert torch.equal(pooled, latched.for_copies(2)(twice))
-    assert torch.equal(latched.for_copies(2).transpose(twice, g, positions), torch.cat(parts))
+def test_latched_positions_are_handed_on_with_what_they_pool(layout: torch.memory_format) -> None:
+    u, v = (torch.randn(4, 3, 6, 6, dtype=torch.float64).to(memory_format=layout) for _ in range(2))
+    latched, g = MaxPool().latched(u), torch.randn(4, 3, 3, 3, dtype=torch.float64)
+    pooled, positions = latched.pooled(v)
+    assert torch.equal(pooled, latched(v))
+    assert torch.equal(latched.transpose(v, g, positions), latched.transpose(v, g))
 
 
 @pytest.mark.parametrize("images", [1, 2, 8])
 def test_latched_positions_refuse_another_number_of_images(images: int) -> None:
-    """A smaller batch, a part of it, and copies of it that were not announced by `repeated`."""
+    """A smaller batch, a part of it, and the batch twice."""
     latched = MaxPool().latched(torch.randn(4, 3, 6, 6))
     u, g = torch.randn(images, 3, 6, 6), torch.randn(images, 3, 3, 3)
     refused = f"latched for 4 images, got {images}: latch them for these"
@@ -99,10 +94,9 @@ def test_latched_positions_refuse_another_number_of_images(images: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [AveragePool, SoftPool])
-def test_smooth_pooling_has_nothing_to_latch_or_repeat(kind: type[Pool]) -> None:
+def test_smooth_pooling_has_nothing_to_latch(kind: type[Pool]) -> None:
     pool = kind()
     assert pool.latched(torch.randn(1, 1, 4, 4)) is pool
-    assert pool.for_copies(3) is pool
 
 
 @pytest.mark.parametrize(("window", "stride"), [(0, None), (2, 0), (-1, 1)])

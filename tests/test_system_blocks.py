@@ -93,7 +93,7 @@ class Resistor(System):
         with torch.no_grad():
             for nudge, strength in phases:
                 s = torch.tanh(self.conductance * x)
-                pull = nudge and nudge.at([strength])
+                pull = nudge and nudge.at(strength)
                 for _ in range(60 if pull else 0):  # an elastic force depends on where it pulls
                     s = torch.tanh(self.conductance * x - pull.force((s,), 0))
                 readings.append(Relaxed((s,), torch.zeros(len(x)), torch.ones(len(x), dtype=torch.long)))

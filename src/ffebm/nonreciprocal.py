@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from ffebm.checks import check_type
 from ffebm.errors import DivergenceError, block_name
 from ffebm.gradient.estimator import differentiate
-from ffebm.relaxation import FixedPoint, Relaxation, Relaxed
+from ffebm.relaxation import FixedPoint, PhasesObserver, Relaxation, Relaxed
 from ffebm.relaxation.stopping import Sweep, iterate, stopping_rule
 from ffebm.state import State, dot
-from ffebm.system import Gradients, Phase, PhasesObserver, System
+from ffebm.system import Gradients, Phase, System
 
 
 class NonReciprocal(System):
@@ -63,25 +63,18 @@ class NonReciprocal(System):
         relax: Relaxation | None = None,
         observer: PhasesObserver | None = None,
     ) -> list[Relaxed]:
-        if observer is not None:
-            raise ValueError(
-                f"Phases of {block_name()}, a NonReciprocal, settle one after the other: they cannot be watched together."
-            )
         if start is None and any(phase.nudge is not None for phase in phases):
             raise ValueError(
                 "A nudged phase of a NonReciprocal needs `start`, its free equilibrium: that is what it is corrected around."
             )
         relax = self.relax if relax is None else relax
         begin = self.start(x) if start is None else start
-        found: list[Relaxed] = []
-        for phase in phases:
-            stopping = stopping_rule(relax.steps, relax.tolerance)
-            sweep = self._sweep(x, begin, phase)
-            relaxed = iterate(lambda sweep=sweep: (sweep, begin), stopping)
+        sweeps = [self._sweep(x, begin, phase) for phase in phases]
+        found = iterate(lambda: (sweeps, begin), stopping_rule(relax.steps, relax.tolerance), observer)
+        for relaxed in found:
             if not bool(relaxed.residual.isfinite().all()):
                 advice = "The map does not contract: make its weights smaller."
                 raise DivergenceError(block_name(), int(relaxed.sweeps.max()), relaxed.residual.max().item(), advice)
-            found.append(relaxed)
         return found
 
     def start(self, x: Tensor) -> State:

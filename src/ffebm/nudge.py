@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, final
 
 import torch
 from torch import Tensor
 
-from ffebm.state import Deltas, State, per_sample, repeated
+from ffebm.state import Deltas, State, per_sample
 
 
 class Cost(Protocol):
@@ -34,23 +34,23 @@ class Nudge(ABC):
     def force(self, state: State, layer: int) -> Tensor | None:
         """What pulls at this layer (0-based); None for a layer that is left alone."""
 
-    def at(self, strengths: Sequence[Strength]) -> Nudge:
-        """The nudge of a batch that holds the same samples several times, one copy after the other, each nudged as strongly."""
-        return _Copies(self, tuple(strengths))
+    def at(self, strength: Strength) -> Nudge:
+        """The same so many times as strong."""
+        return _Scaled(self, strength)
 
 
 @dataclass(frozen=True)
-class _Copies(Nudge):
-    """Any nudge, asked for each copy of the batch in turn."""
+class _Scaled(Nudge):
+    """Any nudge, so many times as strong."""
 
     nudge: Nudge
-    strengths: tuple[Strength, ...]
+    strength: Strength
 
     def force(self, state: State, layer: int) -> Tensor | None:
-        copies = zip(*(s.chunk(len(self.strengths)) for s in state), strict=True)
-        forces = [self.nudge.force(copy, layer) for copy in copies]
-        scaled = [_times(strength, force) for strength, force in zip(self.strengths, forces, strict=True) if force is not None]
-        return torch.cat(scaled) if len(scaled) == len(forces) else None
+        force = self.nudge.force(state, layer)
+        if force is None or not isinstance(self.strength, Tensor):
+            return None if force is None else self.strength * force
+        return per_sample(self.strength, force) * force
 
 
 @final
@@ -71,25 +71,12 @@ class Stationary(Nudge):
     def force(self, state: State, layer: int) -> Tensor | None:
         return self._forces[layer]
 
-    def at(self, strengths: Sequence[Strength]) -> Nudge:
-        betas = torch.stack([self.beta * strength for strength in strengths])
-        sizes = [None if d is None else betas.view(*betas.shape, *[1] * (d.dim() - 1)) for d in self.deltas]
-        pairs = zip(sizes, self.deltas, strict=True)
-        return _Constant(tuple(None if size is None or d is None else (size * d).flatten(0, 1) for size, d in pairs))
+    def at(self, strength: Strength) -> Stationary:
+        return Stationary(self.beta * strength, self.deltas)
 
     @cached_property
     def _forces(self) -> Deltas:
         return tuple(d if d is None else per_sample(self.beta, d) * d for d in self.deltas)
-
-
-@dataclass(frozen=True)
-class _Constant(Nudge):
-    """The same forces at every sweep."""
-
-    forces: Deltas
-
-    def force(self, state: State, layer: int) -> Tensor | None:
-        return self.forces[layer]
 
 
 @final
@@ -117,10 +104,5 @@ class Elastic(Nudge):
             (gradient,) = torch.autograd.grad(self.cost(output, self.y).sum(), output)
         return per_sample(self.beta, gradient) * gradient
 
-    def at(self, strengths: Sequence[Strength]) -> Elastic:
-        beta = torch.cat([self.beta * strength for strength in strengths])
-        return Elastic(beta, self.cost, repeated(self.y, len(strengths)), self.output)
-
-
-def _times(strength: Strength, force: Tensor) -> Tensor:
-    return (per_sample(strength, force) if isinstance(strength, Tensor) else strength) * force
+    def at(self, strength: Strength) -> Elastic:
+        return replace(self, beta=self.beta * strength)

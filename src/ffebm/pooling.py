@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ffebm.checks import check_size, refuse_old_names
-from ffebm.state import repeated
 
 
 class Pool(nn.Module, ABC):
@@ -49,10 +48,6 @@ class Pool(nn.Module, ABC):
 
     def latched(self, u: Tensor) -> Pool:
         """The pooling that goes on choosing what this one chooses for `u`; itself, where it does not choose."""
-        return self
-
-    def for_copies(self, copies: int) -> Pool:
-        """The pooling of a batch that holds every image so many times; only what is latched image by image differs."""
         return self
 
     def out_size(self, size: int) -> int:
@@ -110,9 +105,6 @@ class LatchedPool(Pool):
 
     def transpose(self, u: Tensor, g: Tensor, positions: Tensor | None = None) -> Tensor:
         return _max_pool_backward(self, u, g, self._for(u))
-
-    def for_copies(self, copies: int) -> Pool:
-        return LatchedPool(self, repeated(self._positions, copies))
 
     def _for(self, u: Tensor) -> Tensor:
         if len(u) != len(self._positions):

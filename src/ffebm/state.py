@@ -33,11 +33,6 @@ def error_at(layer: int, delta: Tensor, layers: int) -> Deltas:
     return tuple(delta if index == layer % layers else None for index in range(layers))
 
 
-def repeated(tensor: Tensor, copies: int) -> Tensor:
-    """The batch as many times, one after the other."""
-    return tensor if copies == 1 else torch.cat([tensor] * copies)
-
-
 def in_complex_numbers(tensor: Tensor) -> Tensor:
     """The same numbers, of a complex type as precise."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.complex32))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -13,9 +14,9 @@ from ffebm.checks import check_type
 from ffebm.energy import Energy
 from ffebm.nudge import Nudge, Strength
 from ffebm.portions import portions
-from ffebm.relaxation import Relaxation, Relaxed
+from ffebm.relaxation import PhasesObserver, Relaxation, Relaxed
 from ffebm.relaxation.problem import Problem
-from ffebm.state import State, largest, repeated
+from ffebm.state import State, largest
 from ffebm.twin import with_children
 
 
@@ -28,13 +29,10 @@ class Phase(NamedTuple):
     @property
     def tilt(self) -> Nudge | None:
         """The nudge at its strength, if there is one: ask it for the `force` on a layer."""
-        return None if self.nudge is None else self.nudge.at([self.strength])
+        return None if self.nudge is None else self.nudge.at(self.strength)
 
 
 FREE = Phase()
-PhasesObserver = Callable[
-    [int, list[State]], None
-]  # called with the number of sweeps done, from 0, and the state of each phase
 
 
 class Gradients(NamedTuple):
@@ -173,7 +171,7 @@ class SystemWrapper(System):
 class Simulated(System):
     """An energy that a relaxation minimises.
 
-    All phases relax as one batch. A batch larger than the processor's cache relaxes portion by portion where it begins afresh;
+    A batch larger than the processor's cache relaxes portion by portion where it begins afresh;
     what begins at a state is cut by whoever holds that, into `portions`.
     """
 
@@ -196,26 +194,14 @@ class Simulated(System):
         observer: PhasesObserver | None = None,
     ) -> list[Relaxed]:
         relax = self.relax if relax is None else relax
-        if start is not None or observer is not None or any(phase.nudge is not None for phase in phases):
-            return self._settle(x, phases, start, relax, observer)
-        parts = self.portions(x, self.energy.init_state(x[:1]), len(phases))
-        pieces = [self._settle(x[part], phases, None, relax, None) for part in parts]
-        return pieces[0] if len(pieces) == 1 else [_joined(readings) for readings in zip(*pieces, strict=True)]
-
-    def _settle(
-        self, x: Tensor, phases: Sequence[Phase], start: State | None, relax: Relaxation, observer: PhasesObserver | None
-    ) -> list[Relaxed]:
-        """All phases as one batch, one copy of it after the other."""
-        copies = len(phases)
-        begin = None if start is None else lambda: tuple(repeated(s, copies) for s in start)
-        nudge = stacked(phases)
-        size: Tensor | None = None
-        if nudge is not None and start is not None and relax.tolerance is None:
-            size = largest(start[self.output_layer])
-        problem = Problem(self.energy.for_copies(copies), x, nudge, begin, copies, size=size)
-        relaxed = relax.settle(problem, observer and (lambda done, state: observer(done, _split(state, copies))))
-        states, residuals, sweeps = _split(relaxed.state, copies), relaxed.residual.chunk(copies), relaxed.sweeps.chunk(copies)
-        return [Relaxed(*reading) for reading in zip(states, residuals, sweeps, strict=True)]
+        whole = Problem(self.energy, x, [phase.tilt for phase in phases], None if start is None else lambda: start)
+        if start is None and observer is None and not whole.nudged:
+            parts = self.portions(x, self.energy.init_state(x[:1]), len(phases))
+            pieces = [relax.settle(replace(whole, x=x[part])) for part in parts]
+            return pieces[0] if len(pieces) == 1 else [_joined(readings) for readings in zip(*pieces, strict=True)]
+        if start is not None and whole.nudged and relax.tolerance is None:
+            whole = replace(whole, size=largest(start[self.output_layer]))
+        return relax.settle(whole, observer)
 
     def contrast(self, high: State, low: State, x: Tensor, weights: Tensor) -> Gradients:
         return Gradients(*self.energy.contrast_gradient(high, low, x, weights)).within("energy")
@@ -253,22 +239,6 @@ class _Latched(Simulated):
 
     def portions(self, x: Tensor, state: State, phases: int) -> list[slice]:
         return [slice(0, len(x))]
-
-
-def stacked(phases: Sequence[Phase]) -> Nudge | None:
-    """The nudge of all phases as one batch."""
-    nudges = [phase.nudge for phase in phases if phase.nudge is not None]
-    if not nudges:
-        return None
-    if any(nudge is not nudges[0] for nudge in nudges):
-        raise ValueError("Phases that settle together share one nudge and differ in its strength: settle others on their own.")
-    return nudges[0].at([phase.strength for phase in phases])
-
-
-def _split(state: State, copies: int) -> list[State]:
-    if copies == 1:
-        return [state]  # as it is: a view could not be changed in place
-    return list(zip(*(s.chunk(copies) for s in state), strict=True))
 
 
 def _joined(pieces: Sequence[Relaxed]) -> Relaxed:

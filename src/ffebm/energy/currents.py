@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import MutableMapping, Sequence
 
-import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ffebm.energy.energy import Energy, Session
 from ffebm.energy.graph import Edge
@@ -21,27 +20,24 @@ class Currents(Session):
 
     - the image that an edge convolved and pooled on the way up, and the pooling's positions, serve its way down;
     - layers that are still at their start send nothing down where that start is zero;
-    - and where a batch starts as several copies of the same samples, they send the same up, which one copy serves.
+    - and where several phases begin at one state, the currents there are computed once.
 
     And because no graph remembers them, currents are summed in place.
 
     Args:
-        start: the state that the relaxation starts from. States are never changed in place, so a layer that is the same tensor
+        start: the state that every phase starts from. States are never changed in place, so a layer that is the same tensor
             still is where it was.
         blank: whether that is zero in every layer.
-        copies: how many times it holds the same samples, one copy of the batch after the other.
     """
 
-    takes_input_once: ClassVar[bool] = True
-
-    def __init__(self, energy: Energy, edges: Sequence[Edge], start: State, *, blank: bool, copies: int) -> None:
+    def __init__(self, energy: Energy, edges: Sequence[Edge], start: State, *, blank: bool) -> None:
         super().__init__(energy)
         self._into = [[edge for edge in edges if edge.post == layer] for layer in range(len(start))]
         self._out_of = [[edge for edge in edges if edge.pre == layer] for layer in range(len(start))]
         self._start = start
         self._blank = blank
-        self._copies = copies
-        self._contacts: dict[Edge, Contact] = {}  # that remember
+        self._at_start: dict[int, Tensor] = {}  # the current into a layer, while all layers are there
+        self._contacts: dict[Edge, MutableMapping[Tensor, Contact]] = {}  # each as long as somebody holds the state below it
 
     def minimise(self, layer: int, state: State, x: Tensor, force: Tensor | None = None, omega: float = 1.0) -> Tensor:
         current = self.current(state, x, layer)
@@ -51,34 +47,36 @@ class Currents(Session):
 
     def current(self, state: State, x: Tensor, layer: int) -> Tensor:
         """`drive`, in a tensor of its own that the caller may overwrite."""
-        if self._start and not any(s is begun for s, begun in zip(state, self._start, strict=True)):
-            self._start = ()  # long past: let its memory go
+        begun = [s is start for s, start in zip(state, self._start, strict=True)] if self._start else [False]
+        if not any(begun):
+            self._start, self._at_start = (), {}  # long past, for other phases too, which sweep in turn: let their memory go
+        if self._blank or not all(begun):
+            return self._sum(state, x, layer)
+        if layer not in self._at_start:
+            self._at_start[layer] = self._sum(state, x, layer)
+        return self._at_start[layer].clone()
+
+    def _sum(self, state: State, x: Tensor, layer: int) -> Tensor:
         total: Tensor | None = None
         for edge in self._out_of[layer]:
-            if not (self._blank and self._begins(state, edge.post)):
+            if not (self._blank and self._start and state[edge.post] is self._start[edge.post]):
                 down = self._contact(edge, state).down(state[edge.post])
                 weight = self.energy.layer_weight(edge.post) / self.energy.layer_weight(layer)
                 down = down if weight == 1 else down.mul_(weight)
                 total = down if total is None else total.add_(down)
         for edge in self._into[layer]:
-            up = self._contact(edge, state).up(self._copies if self._begins(state, edge.pre) else 1)
+            up = self._contact(edge, state).up()
             total = up if total is None else total.add_(up)
         if layer == 0:
-            each = len(state[0]) // len(x)  # 1, or as many copies as the input stands for
-            if total is None:
-                return torch.cat([x] * each)
-            total.unflatten(0, (each, -1)).add_(x)
+            total = x.clone() if total is None else total.add_(x)
         assert total is not None, "an edge reaches every other layer"
         return total
 
-    def _begins(self, state: State, layer: int) -> bool:
-        """Whether a layer still is where it started."""
-        return bool(self._start) and state[layer] is self._start[layer]
-
     def _contact(self, edge: Edge, state: State) -> Contact:
-        contact = self._contacts.get(edge)
-        if contact is None or contact.pre is not state[edge.pre]:
-            contact = edge.interaction.contact(state[edge.pre])
-            if contact.remembers:
-                self._contacts[edge] = contact
+        pre, known = state[edge.pre], self._contacts.get(edge)
+        contact = None if known is None else known.get(pre)
+        if contact is None:
+            contact = edge.interaction.contact(pre)
+            if contact.lasting:
+                self._contacts.setdefault(edge, WeakTensorKeyDictionary())[pre] = contact
         return contact

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +36,6 @@ class Energy(nn.Module, ABC):
     """
 
     output_layer: int = -1  # that a block returns, and that errors enter
-    takes_input_once: ClassVar[bool] = False  # whether `minimise` takes the input of one copy, too, for all copies of a batch
 
     def __init_subclass__(cls) -> None:
         refuse_old_names(cls, held="latched")
@@ -102,15 +101,14 @@ class Energy(nn.Module, ABC):
         layers = range(len(self.activations))
         return tuple(tuple(layers[start::2]) for start in range(min(2, len(layers))))
 
-    def session(self, x: Tensor, start: State, *, fresh: bool = False, copies: int = 1) -> Energy | Session:
-        """The energy, prepared for one relaxation that no graph records; by default the energy itself.
+    def session(self, x: Tensor, start: State, *, fresh: bool = False) -> Energy | Session:
+        """The energy, prepared for sweeps that no graph records; by default the energy itself.
 
         Args:
             x: the input.
-            start: the state that the first sweep is going to get.
+            start: the state that the first sweep is going to get. Where a block settles in several phases, all of them begin
+                there, and sweep in turn.
             fresh: whether that is `init_state`.
-            copies: how many times `start` holds the samples of `x`, one copy of the batch after the other. `minimise` gets the
-                input as many times, unless the session has `takes_input_once`.
         """
         return self
 
@@ -156,10 +154,6 @@ class Energy(nn.Module, ABC):
         """
         return self
 
-    def for_copies(self, copies: int) -> Energy:
-        """The energy of a batch that holds every sample so many times: only what is latched sample by sample differs."""
-        return self
-
     def holomorphic(self) -> Energy:
         """The energy of complex states."""
         raise TypeError(
@@ -177,8 +171,6 @@ class Energy(nn.Module, ABC):
 
 class Session:
     """An energy while it relaxes: a subclass answers `minimise` from what it remembers, and leaves the rest to the energy."""
-
-    takes_input_once: ClassVar[bool] = False
 
     def __init__(self, energy: Energy) -> None:
         self.energy = energy

@@ -123,8 +123,8 @@ class Hopfield(Energy):
             energy = energy + self.layer_weight(post) * edge(state[pre], state[post])
         return energy
 
-    def session(self, x: Tensor, start: State, *, fresh: bool = False, copies: int = 1) -> Session:
-        return Currents(self, self.graph, start, blank=fresh and self._starts_blank, copies=copies)
+    def session(self, x: Tensor, start: State, *, fresh: bool = False) -> Session:
+        return Currents(self, self.graph, start, blank=fresh and self._starts_blank)
 
     @property
     def _starts_blank(self) -> bool:
@@ -148,9 +148,6 @@ class Hopfield(Energy):
     @torch.no_grad()
     def latched(self, state: State) -> Hopfield:
         return self._with([edge.latched(state[pre]) for pre, _, edge in self.graph])
-
-    def for_copies(self, copies: int) -> Hopfield:
-        return self._with([edge.for_copies(copies) for edge in self.edges])
 
     def holomorphic(self) -> Hopfield:
         return complex_version(self, self.edges)

@@ -17,9 +17,9 @@ from ffebm.gradient.bridge import differentiable
 from ffebm.gradient.estimator import ImplicitEstimator, differentiate, divided, sample_norms
 from ffebm.gradient.stencil import Stencil
 from ffebm.nudge import Cost, Elastic, Nudge, Stationary, Strength, strengths_of_samples
-from ffebm.relaxation import FixedPoint, Relaxation, Relaxed
+from ffebm.relaxation import FixedPoint, PhasesObserver, Relaxation, Relaxed
 from ffebm.state import Deltas, State, errors_of_samples, in_complex_numbers, of_samples
-from ffebm.system import FREE, Gradients, Phase, PhasesObserver, Simulated, System
+from ffebm.system import FREE, Gradients, Phase, Simulated, System
 
 Variant = Literal["centered", "positive", "negative", "one-sided", "random-sign"]
 Scale = Literal["unit", "paper"]

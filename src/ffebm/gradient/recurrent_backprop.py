@@ -57,7 +57,8 @@ class RecurrentBackprop(ImplicitEstimator):
 
         adjoint = unit
         if self.relax.steps > 1:  # the last of the iterations is the pull back to the parameters
-            adjoint, residual, _ = iterate(lambda: (step, unit), stopping_rule(self.relax.steps - 1, self.relax.tolerance))
+            stopping = stopping_rule(self.relax.steps - 1, self.relax.tolerance)
+            ((adjoint, residual, _),) = iterate(lambda: ([step], unit), stopping)
             worst = residual.max().item()
             if not worst <= RUNAWAY:
                 raise DivergenceError(block_name(), self.relax.steps, worst, f"This was the adjoint iteration. {ADVICE}")

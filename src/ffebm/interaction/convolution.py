@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import ClassVar, final
 
 import torch.nn.functional as F
@@ -47,7 +48,7 @@ class Convolution(Interaction):
         return u if self.pool is None else self.pool(u)
 
     def down(self, pre: Tensor, post: Tensor) -> Tensor:
-        return self.convolve_back(pre, self._unpool(pre, post))
+        return self.convolve_back(pre.shape[2:], self._unpool(pre, post))
 
     def contact(self, pre: Tensor) -> Contact:
         return Contact(self, pre, fresh=True) if self.pool is None else _PooledContact(self, pre, self.pool)
@@ -56,11 +57,6 @@ class Convolution(Interaction):
         if self.pool is None or not self.pool.chooses:
             return self
         return with_children(self, pool=self.pool.latched(self.convolve(pre)))
-
-    def for_copies(self, copies: int) -> Convolution:
-        if self.pool is None or (pool := self.pool.for_copies(copies)) is self.pool:
-            return self
-        return with_children(self, pool=pool)
 
     def contrast_gradient(self, high: Ends, low: Ends, weights: Tensor) -> dict[str, Tensor]:
         if self.pool is not None and any(True for _ in self.pool.parameters()):
@@ -110,11 +106,11 @@ class Convolution(Interaction):
         """The current up before it is pooled."""
         return F.conv2d(pre, self.weight, self.bias, self.stride, self.padding)
 
-    def convolve_back(self, pre: Tensor, post: Tensor) -> Tensor:
-        """The current that `post` sends back through the convolution, onto a layer like `pre`."""
+    def convolve_back(self, sizes: Sequence[int], post: Tensor) -> Tensor:
+        """The current that `post` sends back through the convolution, onto a layer of this height and width."""
         kernel = self.weight.shape[-1]
         # A strided convolution drops the last rows that do not fill a window; the transpose gives them back, as zeros.
-        lost = [(size + 2 * self.padding - kernel) % self.stride for size in pre.shape[2:]]
+        lost = [(size + 2 * self.padding - kernel) % self.stride for size in sizes]
         return F.conv_transpose2d(post, self.weight, None, self.stride, self.padding, lost)
 
     def _unpool(self, pre: Tensor, post: Tensor) -> Tensor:
@@ -136,18 +132,14 @@ class Convolution(Interaction):
 class _PooledContact(Contact):
     """Remembers what was convolved and pooled on the way up for the way down."""
 
-    remembers: ClassVar[bool] = True
-    edge: Convolution
+    lasting: ClassVar[bool] = True
 
     def __init__(self, edge: Convolution, pre: Tensor, pool: Pool) -> None:
-        super().__init__(edge, pre)
-        self.pool = pool
-        self.convolved = edge.convolve(pre)
-        self.pooled, self.positions = pool.pooled(self.convolved)
+        convolved = edge.convolve(pre)
+        self.pooled, positions = pool.pooled(convolved)
+        known = () if positions is None else (positions,)
+        sizes = pre.shape[2:]  # and not `pre` itself, which lives as long as somebody else holds it
+        self.down = lambda post: edge.convolve_back(sizes, pool.transpose(convolved, post, *known))
 
-    def up(self, copies: int = 1) -> Tensor:
+    def up(self) -> Tensor:
         return self.pooled.clone()
-
-    def down(self, post: Tensor) -> Tensor:
-        known = () if self.positions is None else (self.positions,)
-        return self.edge.convolve_back(self.pre, self.pool.transpose(self.convolved, post, *known))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ffebm.checks import refuse_old_names
-from ffebm.state import dot, repeated
+from ffebm.state import dot
 
 Shape = tuple[int, ...]
 Ends = tuple[Tensor, Tensor]  # the states at the two ends of an edge, (pre, post)
@@ -70,10 +70,6 @@ class Interaction(nn.Module, ABC):
         """The edge with those choices fixed that it makes for `pre`, as max-pooling does; itself, where it makes none."""
         return self
 
-    def for_copies(self, copies: int) -> Interaction:
-        """The edge of a batch that holds every sample so many times: only what is latched sample by sample differs."""
-        return self
-
     @property
     def chooses(self) -> bool:
         """Whether it takes one unit and leaves another, as max-pooling does."""
@@ -122,17 +118,15 @@ class Contact:
         fresh: whether the edge returns new tensors; that of somebody else's may return its argument, or a buffer.
     """
 
-    remembers: ClassVar[bool] = False  # whether it is worth keeping as long as that state stands
+    lasting: ClassVar[bool] = False  # whether it is worth keeping as long as that state stands; then it must not hold that
 
     def __init__(self, edge: Interaction, pre: Tensor, *, fresh: bool = False) -> None:
         self.edge = edge
         self.pre = pre
         self.fresh = fresh
 
-    def up(self, copies: int = 1) -> Tensor:
-        """The current up; where the state holds the same samples so many times, it is computed once."""
-        if copies > 1:
-            return repeated(self.edge.up(self.pre[: len(self.pre) // copies]), copies)
+    def up(self) -> Tensor:
+        """The current up."""
         return self._own(self.edge.up(self.pre))
 
     def down(self, post: Tensor) -> Tensor:

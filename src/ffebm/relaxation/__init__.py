@@ -2,6 +2,6 @@
 
 from ffebm.relaxation.fixed_point import FixedPoint, Order
 from ffebm.relaxation.relaxation import Relaxation
-from ffebm.relaxation.stopping import Observer, Relaxed
+from ffebm.relaxation.stopping import Observer, PhasesObserver, Relaxed
 
-__all__ = ["FixedPoint", "Observer", "Order", "Relaxation", "Relaxed"]
+__all__ = ["FixedPoint", "Observer", "Order", "PhasesObserver", "Relaxation", "Relaxed"]

@@ -22,19 +22,20 @@ ADVICE = (
 @torch.no_grad()
 def raise_if_diverging(problem: Problem, sweep: Callable[..., State], steps: int) -> None:
     """Replay a suspicious relaxation, sweep by sweep, and raise unless large numbers are simply its scale."""
-    energy, x, nudge = problem.energy, problem.input, problem.nudge
+    energy, x = problem.energy, problem.x
     for name, tensor in (("input", x), *energy.named_parameters()):
         if not bool(tensor.isfinite().all()):
             raise ValueError(
                 f"The {name} of {block_name()} has {int((~tensor.isfinite()).sum())} non-finite values among {tensor.numel()}: "
                 "nothing can relax from that. Look for NaN in the data, or for a learning rate that blew up the layer before."
             )
-    state, residuals = problem.begin(), [0.0]
-    for done in range(1, steps + 1):
-        previous, state = state, sweep(energy, state, x, nudge)
-        residuals.append(change(state, previous).max().item())
-        if not math.isfinite(residuals[-1]):
-            raise DivergenceError(block_name(), done, residuals[-1], ADVICE)
-    growing = residuals[-3:] == sorted(residuals[-3:])
-    if growing and residuals[-1] > RUNAWAY * max(1.0, residuals[1]):
-        raise DivergenceError(block_name(), steps, residuals[-1], ADVICE)
+    for nudge in problem.nudges:
+        state, residuals = problem.begin(), [0.0]
+        for done in range(1, steps + 1):
+            previous, state = state, sweep(energy, state, x, nudge)
+            residuals.append(change(state, previous).max().item())
+            if not math.isfinite(residuals[-1]):
+                raise DivergenceError(block_name(), done, residuals[-1], ADVICE)
+        growing = residuals[-3:] == sorted(residuals[-3:])
+        if growing and residuals[-1] > RUNAWAY * max(1.0, residuals[1]):
+            raise DivergenceError(block_name(), steps, residuals[-1], ADVICE)

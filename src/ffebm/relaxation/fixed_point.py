@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self, get_args
+from functools import cache
+from typing import Self, get_args
 
 from torch import Tensor
 
@@ -33,7 +34,6 @@ class FixedPoint(Relaxation):
 
     order: Order = field(default="odd-even", kw_only=True)
     omega: float = field(default=1.0, kw_only=True)
-    passes_input_unchanged: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,7 +45,7 @@ class FixedPoint(Relaxation):
             )
 
     def sweep(self, energy: Energy | Session, state: State, x: Tensor, nudge: Nudge | None = None) -> State:
-        for colour in self._in_turn(energy):
+        for colour in _in_turn(energy.colours(), self.order, energy.output_layer):
             moved = list(state)
             for layer in colour:
                 force = None if nudge is None else nudge.force(state, layer)
@@ -68,17 +68,18 @@ class FixedPoint(Relaxation):
     def over_relaxes(self) -> bool:
         return self.order != "synchronous"
 
-    def _in_turn(self, energy: Energy | Session) -> Colours:
-        """The layers (0-based) that move together, in turn."""
-        colours = energy.colours()
-        if self.order == "synchronous":
-            return (tuple(sorted(layer for colour in colours for layer in colour)),)
-        if self.order in ("odd-even", "even-odd"):
-            return colours if self.order == "odd-even" else colours[::-1]
-        layers = sum(map(len, colours))
-        last = next(colour for colour in colours if energy.output_layer % layers in colour)
-        output_last = (*(colour for colour in colours if colour is not last), last)
-        return output_last if self.order == "output-last" else output_last[::-1]
+
+@cache
+def _in_turn(colours: Colours, order: Order, output: int) -> Colours:
+    """The layers (0-based) that move together, in turn."""
+    if order == "synchronous":
+        return (tuple(sorted(layer for colour in colours for layer in colour)),)
+    if order in ("odd-even", "even-odd"):
+        return colours if order == "odd-even" else colours[::-1]
+    layers = sum(map(len, colours))
+    last = next(colour for colour in colours if output % layers in colour)
+    output_last = (*(colour for colour in colours if colour is not last), last)
+    return output_last if order == "output-last" else output_last[::-1]
 
 
 _REVERSED: dict[Order, Order] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -16,7 +16,16 @@ from ffebm.errors import block_name
 from ffebm.nudge import Nudge
 from ffebm.relaxation.divergence import RUNAWAY, raise_if_diverging
 from ffebm.relaxation.problem import Problem
-from ffebm.relaxation.stopping import AfterSweeps, AtStandstill, Observer, Relaxed, Sweep, iterate, stopping_rule
+from ffebm.relaxation.stopping import (
+    AfterSweeps,
+    AtStandstill,
+    Observer,
+    PhasesObserver,
+    Relaxed,
+    Sweep,
+    iterate,
+    stopping_rule,
+)
 from ffebm.state import State, largest
 
 STANDSTILL = 4  # units of rounding: a sweep that moves no unit by more has nothing left to do
@@ -35,13 +44,6 @@ class Relaxation(ABC):
 
     steps: int = 20
     tolerance: float | None = field(default=None, kw_only=True)
-    passes_input_unchanged: ClassVar[bool] = False  # whether `sweep` does nothing with an input but pass it to `minimise`
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        said = next(number for number, kind in enumerate(cls.__mro__) if "passes_input_unchanged" in vars(kind))
-        if any("sweep" in vars(kind) for kind in cls.__mro__[:said]):  # one that is written anew may do anything with it
-            cls.passes_input_unchanged = False
 
     def __post_init__(self) -> None:
         check_size("steps", self.steps)
@@ -80,33 +82,34 @@ class Relaxation(ABC):
         given = () if start is None else start
         recorded = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *energy.parameters(), *given))
         begin = None if start is None else lambda: start
-        return self.settle(Problem(energy, x, nudge, begin, recorded=recorded), observer)
+        watch = None if observer is None else lambda done, states: observer(done, states[0])
+        return self.settle(Problem(energy, x, (nudge,), begin, recorded=recorded), watch)[0]
 
-    def settle(self, problem: Problem, observer: Observer | None = None) -> Relaxed:
-        """Solve a problem."""
+    def settle(self, problem: Problem, observer: PhasesObserver | None = None) -> list[Relaxed]:
+        """Solve a problem: the end of every phase of it."""
 
-        def begin() -> tuple[Sweep, State]:
-            state = problem.begin()
-            energy = problem.prepared(state)
-            x = problem.x if energy.takes_input_once and self.passes_input_unchanged else problem.input
-            return lambda state: self.sweep(energy, state, x, problem.nudge), state
+        def begin() -> tuple[list[Sweep], State]:
+            start = problem.begin()
+            energy = problem.prepared(start)
+            return [lambda state, nudge=nudge: self.sweep(energy, state, problem.x, nudge) for nudge in problem.nudges], start
 
         relaxed = iterate(begin, self._stopping(problem, observer), observer)
         # Clamped units move by 1 at most, and settling ones by less and less. NaN fails the comparison too.
         if problem.size is None:
-            calm = (relaxed.residual <= 1).all()
+            calm = torch.stack([(phase.residual <= 1).all() for phase in relaxed])
         else:
-            calm = largest(relaxed.state[problem.energy.output_layer]) <= RUNAWAY * problem.size.clamp(min=1)
-        if not bool(calm):  # the only wait for the device
+            outputs = torch.stack([largest(phase.state[problem.energy.output_layer]) for phase in relaxed])
+            calm = outputs <= RUNAWAY * problem.size.clamp(min=1)
+        if not bool(calm.all()):  # the only wait for the device
             raise_if_diverging(problem, self.sweep, self.steps)
         return relaxed
 
-    def _stopping(self, problem: Problem, observer: Observer | None) -> AfterSweeps:
+    def _stopping(self, problem: Problem, observer: PhasesObserver | None) -> AfterSweeps:
         dtype = problem.x.dtype
         # A nudge may move units by so little that rounding hides it while they still are on their way.
-        watched = problem.recorded or problem.nudge is not None or observer is not None
+        watched = problem.recorded or problem.nudged or observer is not None
         if self.tolerance is not None or watched or dtype not in (torch.float32, torch.float64):
-            return stopping_rule(self.steps, self.tolerance, problem.copies, measured=problem.size is None)
+            return stopping_rule(self.steps, self.tolerance, measured=problem.size is None)
         return AtStandstill(self.steps, STANDSTILL * torch.finfo(dtype).eps)
 
 

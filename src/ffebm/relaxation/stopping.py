@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,6 +12,7 @@ from ffebm.state import State, change, per_sample
 
 Sweep = Callable[[State], State]
 Observer = Callable[[int, State], None]  # called with the number of sweeps done, from 0, and the state
+PhasesObserver = Callable[[int, list[State]], None]  # likewise, with the state of each phase
 
 
 class Relaxed(NamedTuple):
@@ -25,7 +26,7 @@ class Relaxed(NamedTuple):
 class AfterSweeps:
     """A fixed number of sweeps; other rules end sooner.
 
-    A rule watches one relaxation: when to compare a state with the one before, and what follows from it.
+    A rule watches the phases of one relaxation: when to compare their states with those before, and what follows from it.
 
     Args:
         measured: whether anybody wants to know the residual: it takes time.
@@ -36,22 +37,24 @@ class AfterSweeps:
         self.measured = measured
 
     def looks(self, done: int) -> bool:
-        """Whether the state after this many sweeps is to be compared with the one before; it always is after the last."""
+        """Whether states after this many sweeps are to be compared with those before; they always are after the last."""
         return False
 
-    def kept(self, state: State, previous: State) -> State:
-        """The state to go on from: samples that have settled stay where they were."""
-        return state
+    def kept(self, states: list[State], previous: list[State]) -> list[State]:
+        """The states to go on from: samples that have settled stay where they were."""
+        return states
 
-    def ends(self, state: State, previous: State) -> bool:
+    def ends(self, states: list[State], previous: list[State]) -> bool:
         """Whether nothing is left to do; asked only after sweeps that it looks at."""
         return False
 
-    def relaxed(self, state: State, previous: State, done: int) -> Relaxed:
-        """The end of it."""
-        sweeps = torch.full((len(state[0]),), done, device=state[0].device)
-        residual = change(state, previous) if self.measured else state[0].real.new_full(sweeps.shape, torch.nan)
-        return Relaxed(state, residual, sweeps)
+    def relaxed(self, states: list[State], previous: list[State], done: int) -> list[Relaxed]:
+        """The end of every phase."""
+        first = states[0][0]
+        sweeps = torch.full((len(first),), done, device=first.device)
+        if not self.measured:
+            return [Relaxed(state, first.real.new_full(sweeps.shape, torch.nan), sweeps) for state in states]
+        return [Relaxed(state, change(state, before), sweeps) for state, before in zip(states, previous, strict=True)]
 
 
 class AtStandstill(AfterSweeps):
@@ -67,76 +70,82 @@ class AtStandstill(AfterSweeps):
         return done >= self.FIRST and done % self.EVERY == 0
 
     @torch.no_grad()
-    def ends(self, state: State, previous: State) -> bool:
-        pairs = reversed(list(zip(state, previous, strict=True)))  # as long as the output moves, the others need no look
-        return all(bool((new - old).abs_().amax() <= self.limit) for new, old in pairs)
+    def ends(self, states: list[State], previous: list[State]) -> bool:
+        layers = [pair for phase in zip(states, previous, strict=True) for pair in zip(*phase, strict=True)]
+        # As long as an output moves, the others need no look.
+        return all(bool((new - old).abs_().amax() <= self.limit) for new, old in reversed(layers))
 
 
 class WithinTolerance(AfterSweeps):
-    """Each sample on its own, as soon as all phases of it move by less than a tolerance.
+    """Each sample on its own, as soon as it moves by less than a tolerance in every phase.
 
-    Args:
-        copies: how many phases of the same samples share the batch, one after the other. They stop together: only if both
-            nudged phases of a contrast made as many sweeps does what the free phase left unsettled cancel.
+    Its phases stop together: only if both nudged phases of a contrast made as many sweeps does what the free phase left
+    unsettled cancel.
     """
 
-    def __init__(self, steps: int, tolerance: float, copies: int = 1) -> None:
+    def __init__(self, steps: int, tolerance: float) -> None:
         super().__init__(steps)
         self.tolerance = tolerance
-        self.copies = copies
         self._settled: Tensor | None = None  # which samples have; None while none has
-        self._residual = torch.empty(0)
+        self._residual = torch.empty(0)  # (phases, B)
         self._sweeps = torch.zeros(1, dtype=torch.long)
 
     def looks(self, done: int) -> bool:
         return True
 
-    def kept(self, state: State, previous: State) -> State:
-        if self._settled is None:
-            self._residual = change(state, previous)
-            self._sweeps = self._sweeps.to(self._residual.device) + 1
-        else:
-            pairs = zip(previous, state, strict=True)
-            state = tuple(torch.where(per_sample(self._settled, new), old, new) for old, new in pairs)
-            self._residual = torch.where(self._settled, self._residual, change(state, previous))
-            self._sweeps = self._sweeps + ~self._settled
-        calm = self._residual <= self.tolerance
-        if self.copies > 1:
-            calm = calm.view(self.copies, -1).all(0).repeat(self.copies)
+    def kept(self, states: list[State], previous: list[State]) -> list[State]:
+        settled = self._settled
+        if settled is not None:
+            states = [_held(settled, *pair) for pair in zip(states, previous, strict=True)]
+        moved = torch.stack([change(*pair) for pair in zip(states, previous, strict=True)])
+        self._residual = moved if settled is None else torch.where(settled, self._residual, moved)
+        self._sweeps = self._sweeps.to(moved.device) + (1 if settled is None else ~settled)
+        calm = (self._residual <= self.tolerance).all(0)
         self._settled = calm if bool(calm.any()) else None
-        return state
+        return states
 
-    def ends(self, state: State, previous: State) -> bool:
+    def ends(self, states: list[State], previous: list[State]) -> bool:
         return self._settled is not None and bool(self._settled.all())
 
-    def relaxed(self, state: State, previous: State, done: int) -> Relaxed:
-        return Relaxed(state, self._residual, self._sweeps.expand_as(self._residual))
+    def relaxed(self, states: list[State], previous: list[State], done: int) -> list[Relaxed]:
+        sweeps = self._sweeps.expand_as(self._residual[0])
+        return [Relaxed(state, residual, sweeps) for state, residual in zip(states, self._residual, strict=True)]
 
 
-def iterate(begin: Callable[[], tuple[Sweep, State]], stopping: AfterSweeps, observer: Observer | None = None) -> Relaxed:
-    """Sweep until `stopping` ends it; the one loop of the library.
+def _held(settled: Tensor, state: State, previous: State) -> State:
+    """The state, but for those samples that have settled."""
+    return tuple(torch.where(per_sample(settled, s), before, s) for s, before in zip(state, previous, strict=True))
+
+
+def iterate(
+    begin: Callable[[], tuple[Sequence[Sweep], State]], stopping: AfterSweeps, observer: PhasesObserver | None = None
+) -> list[Relaxed]:
+    """Sweep through all phases in turn until `stopping` ends it; the one loop of the library.
 
     Args:
-        begin: makes the sweep and the state to start from. Nobody else holds that, so its memory is free once it is left.
+        begin: makes the sweep of every phase, and the state that all start from. Nobody else holds that, so its memory is free
+            once it is left.
     """
     done = 0
-    sweep, state = begin()
-    previous = state
+    sweeps, start = begin()
+    states = [start] * len(sweeps)
+    previous, start = states.copy(), ()
     if observer is not None:
-        observer(0, state)
+        observer(0, states.copy())
     for done in range(1, stopping.steps + 1):
         looks = stopping.looks(done)
         # Held only where it is compared: the less there is, the more the cache holds.
-        previous = state if looks or (stopping.measured and done == stopping.steps) else ()
-        state = sweep(state)
+        previous = states.copy() if looks or (stopping.measured and done == stopping.steps) else []
+        for phase, sweep in enumerate(sweeps):
+            states[phase] = sweep(states[phase])
         if looks:
-            state = stopping.kept(state, previous)
+            states = stopping.kept(states, previous)
         if observer is not None:
-            observer(done, state)
-        if looks and stopping.ends(state, previous):
+            observer(done, states.copy())
+        if looks and stopping.ends(states, previous):
             break
-    return stopping.relaxed(state, previous, done)
+    return stopping.relaxed(states, previous, done)
 
 
-def stopping_rule(steps: int, tolerance: float | None, copies: int = 1, *, measured: bool = True) -> AfterSweeps:
-    return AfterSweeps(steps, measured=measured) if tolerance is None else WithinTolerance(steps, tolerance, copies)
+def stopping_rule(steps: int, tolerance: float | None, *, measured: bool = True) -> AfterSweeps:
+    return AfterSweeps(steps, measured=measured) if tolerance is None else WithinTolerance(steps, tolerance)
