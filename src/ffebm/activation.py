@@ -30,6 +30,7 @@ class Activation:
     low: float = -math.inf
     high: float = math.inf
     holomorphic: bool = False  # whether σ is one function of complex numbers, without kinks
+    steepest: float | None = None  # the largest slope of σ, where it is no straight line; None where it is not known
 
     def step(self, v: Tensor, s: Tensor, omega: float = 1.0) -> Tensor:
         r"""The next state of a layer in state `s` under the current `v`: ω times the way to $\sigma(v)$, inside the box.
@@ -50,6 +51,25 @@ class Activation:
         if omega != 1:
             torch.lerp(s, v, omega, out=v)
         return v if self._open else v.clamp_(self.low, self.high)
+
+    def respond_(self, v: Tensor, s: Tensor) -> Tensor:
+        r"""How far a layer at rest in state `s` gives way to a small current `v`, which may be overwritten: $v / G''(s)$.
+
+        Units that are clamped stay.
+        """
+        if self.slope is not None:
+            v = v if self.slope == 1 else v.mul_(self.slope)
+            return v if self._open else torch.ops.aten.hardtanh_backward.grad_input(v, s, self.low, self.high, grad_input=v)
+        with torch.inference_mode(False), torch.enable_grad():
+            s = s.detach().clone().requires_grad_()
+            (first,) = torch.autograd.grad(self.potential(s).sum(), s, create_graph=True)
+            (second,) = torch.autograd.grad(first.sum(), s)
+        return v.div_(second)
+
+    @property
+    def gain(self) -> float | None:
+        """By how much it lengthens a small step at most; None where that is not known."""
+        return self.steepest if self.slope is None else self.slope
 
     @property
     def signed(self) -> bool:
@@ -91,12 +111,12 @@ def identity(slope: float = 1.0) -> Activation:
 
 def sigmoid() -> Activation:
     r"""The logistic function, with the negative entropy $G(s) = s \ln s + (1 - s) \ln(1 - s)$."""
-    return Activation("sigmoid", torch.sigmoid, _negative_entropy, low=0.0, high=1.0, holomorphic=True)
+    return Activation("sigmoid", torch.sigmoid, _negative_entropy, low=0.0, high=1.0, holomorphic=True, steepest=0.25)
 
 
 def tanh() -> Activation:
     r"""The hyperbolic tangent, with $G(s) = s\,\mathrm{artanh}(s) + \tfrac12 \ln(1 - s^2)$."""
-    return Activation("tanh", torch.tanh, _tanh_potential, low=-1.0, high=1.0, holomorphic=True)
+    return Activation("tanh", torch.tanh, _tanh_potential, low=-1.0, high=1.0, holomorphic=True, steepest=1.0)
 
 
 # The potentials are module-level functions, not closures, so that a model can be pickled and copied.

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
 from ffebm.checks import check_choice, check_samples_stay_apart, check_type
-from ffebm.energy import Energy
+from ffebm.energy import Certificate, Energy
 from ffebm.errors import UnsettledError, UnsettledWarning, naming
 from ffebm.gradient import EquilibriumPropagation, GradientEstimator
 from ffebm.gradient.bridge import full_precision
+from ffebm.limit import EdgeGains, Limit
 from ffebm.nudge import Cost
 from ffebm.relaxation import FixedPoint, Relaxation, Relaxed
 from ffebm.relaxation.relaxation import check_input, check_tensor
@@ -192,6 +193,9 @@ class EnergyBlock(AnalogBlock):
         unsettled: what to do when a forward pass ends far from an equilibrium: `"warn"` once, `"raise"`, or `"ignore"` it. Far
             is a mean residual of the batch above a tenth of the largest state, or of 1; gradients are then finite and wrong.
             There is no warning with an estimator that needs no equilibrium, `BackpropThroughTime`.
+        max_contraction: keep weights so small that a plain sweep leaves at most this part of the way to the equilibrium. Below
+            1 the block settles whatever it learns, in a number of sweeps that is known; without pooling that chooses, there is
+            one equilibrium. Weights are brought back before the first training pass after each step. None is no limit.
 
     Paper: Eq. [def:deeply-nested-model], Alg. [alg:inference-ff-ebm]
     """
@@ -204,6 +208,7 @@ class EnergyBlock(AnalogBlock):
         *,
         name: str = "",
         unsettled: Unsettled = "warn",
+        max_contraction: float | None = None,
     ) -> None:
         check_type("energy", energy, Energy, "Hopfield([Dense(32, 16)])")
         check_type("relax", relax, Relaxation, "FixedPoint(20)")
@@ -211,6 +216,23 @@ class EnergyBlock(AnalogBlock):
         check_samples_stay_apart("The energy", energy, "Put it into a module before or behind the block.")
         self.energy = energy
         self.relax = relax
+        self.limit = None if max_contraction is None else Limit(max_contraction)
+
+    def certify(self, shape: Sequence[int]) -> Certificate | None:
+        """What the weights promise about how the block settles, for inputs of this shape; None where nothing is known.
+
+        This takes a hundred power iterations. A block with a limit keeps a certificate while it trains: `block.limit`.
+        """
+        try:
+            return self.energy.certificate(EdgeGains().measure(self.energy, shape))
+        except TypeError:  # an edge that does not tell its gain
+            return None
+
+    def _enter(self, x: Tensor) -> Tensor:
+        x = super()._enter(x)
+        if self.limit is not None and self.training:
+            self.limit.keep(self.energy, x.shape[1:])
+        return x
 
     @property
     def output_layer(self) -> int:

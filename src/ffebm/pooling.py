@@ -2,6 +2,7 @@ r"""Pooling $\mathcal P$ and its transpose, for use between digital layers and i
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -20,6 +21,7 @@ class Pool(nn.Module, ABC):
     """
 
     holomorphic: ClassVar[bool] = False  # whether it takes complex images
+    linear: ClassVar[bool] = False
     chooses: ClassVar[bool] = (
         False  # whether it takes one unit of each window, and so may flip where the layer above is negative
     )
@@ -41,6 +43,10 @@ class Pool(nn.Module, ABC):
     @abstractmethod
     def transpose(self, u: Tensor, g: Tensor, positions: Tensor | None = None) -> Tensor:
         r"""$\partial_u (g \cdot \mathcal P(u))$, of the shape of `u`; `positions` are what `pooled` gave for it."""
+
+    def there_and_back(self, u: Tensor) -> Tensor | None:
+        r"""$A^\top\! A\, u$ for a linear map that is as long as the pooling at its longest; None where none is known."""
+        return self.transpose(u, self(u)) if self.linear else None
 
     def pooled(self, u: Tensor) -> tuple[Tensor, Tensor | None]:
         """The pooled image, and what `transpose` can reuse of the work; None where there is nothing."""
@@ -66,6 +72,9 @@ class MaxPool(Pool):
     def forward(self, u: Tensor) -> Tensor:
         return F.max_pool2d(u, self.window, self.stride)
 
+    def there_and_back(self, u: Tensor) -> Tensor:
+        return u * math.ceil(self.window / self.stride) ** 2  # a unit is chosen by so many windows, those that overlap there
+
     def pooled(self, u: Tensor) -> tuple[Tensor, Tensor | None]:
         return F.max_pool2d(u, self.window, self.stride, return_indices=True)
 
@@ -86,6 +95,8 @@ class LatchedPool(Pool):
     Args:
         positions: what `MaxPool.pooled` gave for a batch of images; it serves as many.
     """
+
+    linear: ClassVar[bool] = True
 
     def __init__(self, pool: Pool, positions: Tensor) -> None:
         super().__init__(pool.window, pool.stride)
@@ -116,6 +127,7 @@ class AveragePool(Pool):
     """The mean of each window: linear, so odd/even sweeps stay an exact coordinate descent."""
 
     holomorphic: ClassVar[bool] = True
+    linear: ClassVar[bool] = True
 
     def forward(self, u: Tensor) -> Tensor:
         if u.is_complex():

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 State = tuple[Tensor, ...]  # s_1 .. s_L
+Colours = tuple[tuple[int, ...], ...]  # layers (0-based) that may move together, colour by colour
 Deltas = tuple[Tensor | None, ...]  # the error signal at every layer; None where there is none
 
 

@@ -99,6 +99,18 @@ class System(nn.Module, ABC):
             f"{type(self).__name__} settles under real nudges only: use another stencil, for example `Stencil.centered()`."
         )
 
+    def tangent(self, state: State) -> System:
+        """The system of small displacements from `state`, to first order: what is read are displacements."""
+        raise TypeError(
+            f"{type(self).__name__} is known by its readings alone, not by its tangent: use another stencil, for example "
+            "`Stencil.centered()`."
+        )
+
+    def response(self, state: State, moved: State, x: Tensor, weights: Tensor) -> Gradients:
+        """`contrast` of two states on both sides of `state`, as far apart as `moved`."""
+        pairs = [(s + step / 2, s - step / 2) for s, step in zip(state, moved, strict=True)]
+        return self.contrast(tuple(high for high, _ in pairs), tuple(low for _, low in pairs), x, weights)
+
     def portions(self, x: Tensor, state: State, phases: int) -> list[slice]:
         """How a batch is best cut before it goes through so many nudged phases; by default not at all."""
         return [slice(0, len(x))]
@@ -206,6 +218,12 @@ class Simulated(System):
     def contrast(self, high: State, low: State, x: Tensor, weights: Tensor) -> Gradients:
         return Gradients(*self.energy.contrast_gradient(high, low, x, weights)).within("energy")
 
+    def response(self, state: State, moved: State, x: Tensor, weights: Tensor) -> Gradients:
+        return Gradients(*self.energy.response_gradient(state, moved, x, weights)).within("energy")
+
+    def tangent(self, state: State) -> Simulated:
+        return _Tangent(self.energy.tangent(state), self.relax)
+
     def latched(self, state: State) -> Simulated:
         energy = self.energy.latched(state)
         return self if energy is self.energy else _Latched(energy, self.relax)
@@ -239,6 +257,15 @@ class _Latched(Simulated):
 
     def portions(self, x: Tensor, state: State, phases: int) -> list[slice]:
         return [slice(0, len(x))]
+
+
+class _Tangent(Simulated):
+    """Displacements, which begin at zero and are in proportion to what enters: nobody needs to measure what they leave."""
+
+    @torch.no_grad()
+    def settle(self, x: Tensor, phases: Sequence[Phase], *, relax: Relaxation | None = None, **_: Any) -> list[Relaxed]:
+        problem = Problem(self.energy, x, [phase.tilt for phase in phases], size=x.new_ones(()))
+        return (self.relax if relax is None else relax).settle(problem)
 
 
 def _joined(pieces: Sequence[Relaxed]) -> Relaxed:

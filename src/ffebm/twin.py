@@ -54,3 +54,10 @@ def with_children(module: M, **children: nn.Module) -> M:
     other.__dict__ = dict(module.__dict__)
     other._modules = {**module._modules, **children}
     return other
+
+
+def with_tensors(module: M, **tensors: Tensor | None) -> M:
+    """The same module with the same children, but for some of its parameters."""
+    other = with_children(module)
+    other._parameters = {**module._parameters, **tensors}  # pyright: ignore[reportAttributeAccessIssue]
+    return other

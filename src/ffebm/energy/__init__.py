@@ -1,8 +1,9 @@
 r"""Energies $E(s, \theta, x)$: what an analog block minimises."""
 
-from ffebm.energy.energy import Colours, Energy, Session
+from ffebm.energy.certificate import Certificate
+from ffebm.energy.energy import Energy, Session
 from ffebm.energy.graph import Edge
 from ffebm.energy.hopfield import Hopfield
-from ffebm.state import State
+from ffebm.state import Colours, State
 
-__all__ = ["Colours", "Edge", "Energy", "Hopfield", "Session", "State"]
+__all__ = ["Certificate", "Colours", "Edge", "Energy", "Hopfield", "Session", "State"]

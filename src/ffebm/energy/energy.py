@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from ffebm.activation import Activation, identity
 from ffebm.checks import check_type, refuse_old_names
+from ffebm.energy.certificate import Certificate
+from ffebm.energy.graph import Edge
 from ffebm.errors import block_name
-from ffebm.state import State
-
-Colours = tuple[tuple[int, ...], ...]  # layers (0-based) that may move together, colour by colour
+from ffebm.interaction import Shape
+from ffebm.state import Colours, State
 
 
 class Energy(nn.Module, ABC):
@@ -153,6 +154,29 @@ class Energy(nn.Module, ABC):
         It has the same value and the same derivatives there, and around it is as smooth as the rest of it is.
         """
         return self
+
+    def tangent(self, state: State) -> Energy:
+        """The energy of small displacements from `state`, which count as an equilibrium: its layers are displacements.
+
+        It is quadratic. Choices stay as they are at `state`, and units that are clamped there do not move.
+        """
+        raise TypeError(
+            f"{type(self).__name__} has no tangent, which the response to a small signal needs: use another stencil, for "
+            "example `Stencil.centered()`, or override `tangent`."
+        )
+
+    def response_gradient(self, state: State, moved: State, x: Tensor, weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """`contrast_gradient` of two states on both sides of `state`, as far apart as `moved`."""
+        pairs = [(s + step / 2, s - step / 2) for s, step in zip(state, moved, strict=True)]
+        return self.contrast_gradient(tuple(high for high, _ in pairs), tuple(low for _, low in pairs), x, weights)
+
+    def ties(self, shape: Sequence[int]) -> list[tuple[Edge, Shape]]:
+        """The edges that a certificate asks for the gains of, each with the shape below it, for an input of this shape."""
+        return []
+
+    def certificate(self, gains: Sequence[float]) -> Certificate | None:
+        """What edges of these gains promise about how it settles; None where nothing is known."""
+        return None
 
     def holomorphic(self) -> Energy:
         """The energy of complex states."""

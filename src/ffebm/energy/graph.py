@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import count
 from typing import NamedTuple
 
-from ffebm.energy.energy import Colours
 from ffebm.interaction import Interaction, Shape
+from ffebm.state import Colours
 
 
 class Edge(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast, final
 
 import torch
@@ -11,13 +11,15 @@ from torch import Tensor, nn
 
 from ffebm.activation import Activation, clamp
 from ffebm.checks import check_type
+from ffebm.energy.certificate import Certificate
 from ffebm.energy.currents import Currents
-from ffebm.energy.energy import Colours, Energy, Session
+from ffebm.energy.energy import Energy, Session
 from ffebm.energy.graph import Edge, chain_and_skips, check_reached, colouring, layer_count, layer_shapes
 from ffebm.energy.holomorphic import complex_version
+from ffebm.energy.tangent import Tangent
 from ffebm.errors import block_name
 from ffebm.interaction import Interaction, Shape
-from ffebm.state import State, dot, per_sample
+from ffebm.state import Colours, State, dot, per_sample
 from ffebm.twin import with_children
 
 
@@ -132,15 +134,28 @@ class Hopfield(Energy):
         return all(activation.slope is not None and activation.low <= 0 <= activation.high for activation in self.activations)
 
     def contrast_gradient(self, high: State, low: State, x: Tensor, weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        def of_edge(pre: int, post: int, edge: Interaction, weights: Tensor) -> dict[str, Tensor]:
+            return edge.contrast_gradient((high[pre], high[post]), (low[pre], low[post]), weights)
+
+        return (low[0] - high[0]) * per_sample(self._weighted(weights, 0), x), self._over_edges(of_edge, weights)
+
+    def response_gradient(self, state: State, moved: State, x: Tensor, weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        def of_edge(pre: int, post: int, edge: Interaction, weights: Tensor) -> dict[str, Tensor]:
+            return edge.response_gradient((state[pre], state[post]), (moved[pre], moved[post]), weights)
+
+        return -moved[0] * per_sample(self._weighted(weights, 0), x), self._over_edges(of_edge, weights)
+
+    def _over_edges(
+        self, of_edge: Callable[[int, int, Interaction, Tensor], dict[str, Tensor]], weights: Tensor
+    ) -> dict[str, Tensor]:
+        """The gradients of all edges, by the names of parameters in the network."""
         sums: dict[Tensor, Tensor] = {}  # by parameter: one may serve several edges
         for pre, post, edge in self.graph:
             own = dict(edge.named_parameters())
-            ends = (high[pre], high[post]), (low[pre], low[post])
-            for name, gradient in edge.contrast_gradient(*ends, self._weighted(weights, post)).items():
+            for name, gradient in of_edge(pre, post, edge, self._weighted(weights, post)).items():
                 sums[own[name]] = sums[own[name]] + gradient if own[name] in sums else gradient
-        grad_x = (low[0] - high[0]) * per_sample(self._weighted(weights, 0), x)
         wanted = {name: p for name, p in self.named_parameters() if p.requires_grad}
-        return grad_x, {name: sums[p] if p in sums else torch.zeros_like(p) for name, p in wanted.items()}
+        return {name: sums[p] if p in sums else torch.zeros_like(p) for name, p in wanted.items()}
 
     def _weighted(self, weights: Tensor, layer: int) -> Tensor:
         return weights if self.feedback == 1 else weights * self.layer_weight(layer)
@@ -148,6 +163,34 @@ class Hopfield(Energy):
     @torch.no_grad()
     def latched(self, state: State) -> Hopfield:
         return self._with([edge.latched(state[pre]) for pre, _, edge in self.graph])
+
+    def ties(self, shape: Sequence[int]) -> list[tuple[Edge, Shape]]:
+        shapes = self.layer_shapes(shape)
+        return [(edge, shapes[edge.pre]) for edge in self.graph]
+
+    def certificate(self, gains: Sequence[float]) -> Certificate | None:
+        slopes = [activation.gain for activation in self.activations]
+        if any(slope is None for slope in slopes):
+            return None
+        couplings = [[0.0] * len(slopes) for _ in slopes]
+        for (pre, post), gain in zip(self._ends, gains, strict=True):
+            share = math.prod(slope or 0.0 for slope in (slopes[pre], slopes[post]))
+            share *= self.layer_weight(post) / self.layer_weight(pre)
+            couplings[pre][post] += gain * math.sqrt(share)
+            couplings[post][pre] = couplings[pre][post]
+        convex = all(edge.linear for edge in self.edges)
+        return Certificate(tuple(map(tuple, couplings)), self._colours, convex)
+
+    @torch.no_grad()
+    def tangent(self, state: State) -> Tangent:
+        latched = self.latched(state)
+        bent = next((edge for edge in latched.edges if not edge.linear), None)
+        if bent is not None:
+            raise TypeError(
+                f"{bent} of {block_name()} is curved, and the response to a small signal needs straight edges: use max or "
+                "average pooling, or another stencil, for example `Stencil.centered()`."
+            )
+        return Tangent(self, [Edge(pre, post, edge.without_bias()) for pre, post, edge in latched.graph], state)
 
     def holomorphic(self) -> Hopfield:
         return complex_version(self, self.edges)

@@ -21,7 +21,7 @@ from ffebm.relaxation import FixedPoint, PhasesObserver, Relaxation, Relaxed
 from ffebm.state import Deltas, State, errors_of_samples, in_complex_numbers, of_samples
 from ffebm.system import FREE, Gradients, Phase, Simulated, System
 
-Variant = Literal["centered", "positive", "negative", "one-sided", "random-sign"]
+Variant = Literal["centered", "positive", "negative", "one-sided", "random-sign", "small-signal"]
 Scale = Literal["unit", "paper"]
 
 FAINTEST = 2  # units of rounding: a nudge that moves units by less leaves nothing but rounding to contrast
@@ -33,6 +33,7 @@ _STENCILS: dict[Variant, Stencil] = {
     "negative": Stencil.one_sided(-1, linearised=False),
     "one-sided": Stencil.one_sided(),
     "random-sign": Stencil.random_sign(),
+    "small-signal": Stencil.small_signal(),
 }
 
 
@@ -163,6 +164,9 @@ class EquilibriumPropagation(ImplicitEstimator):
             around = self.around(system, free)
             nudge = self.stationary(errors_of_samples(deltas, samples), size)
             phases = [Phase(nudge, strength) for strength in strengths]
+            if self.chosen.small:
+                (moved,) = around.tangent(free).settle(entering, phases, relax=self._relax_for(entering))
+                return around.response(free, moved.state, entering, size)
             return self.contrast(around, entering, free, self.read(around, entering, free, phases), phases, size)
 
         return self._summed(portion, system, x, state)
@@ -216,7 +220,7 @@ class EquilibriumPropagation(ImplicitEstimator):
 
     def around(self, system: System, state: State) -> System:
         """The system that is nudged, around the free equilibrium `state`."""
-        return system.latched(state) if self.hold_pooling else system
+        return system.latched(state) if self.hold_pooling or self.chosen.small else system
 
     def sizes(self, deltas: Deltas) -> Tensor:
         """What each sample's error signal is divided by before the nudge and multiplied by after it, shape (B,)."""

@@ -29,6 +29,7 @@ class Stencil:
         linearised: contrast states on both sides of the free one, as far from it as the derivative says, instead of the states
             themselves. The product of two displacements, which is an error of order β, is then left out.
         random: whether each sample draws a sign for its strengths.
+        small: whether the nudge is infinitely small: the response of the block's tangent at the free state.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Stencil:
     coefficients: tuple[complex, ...]
     linearised: bool = False
     random: bool = False
+    small: bool = False
 
     def __post_init__(self) -> None:
         total = sum(c * p for c, p in zip(self.coefficients, self.points, strict=True))
@@ -74,6 +76,16 @@ class Stencil:
         return cls("random sign", (1,), (1,), linearised, random=True)
 
     @classmethod
+    def small_signal(cls) -> Stencil:
+        """Nudge once, by so little that no unit reaches a kink: half the work in the nudged phase, and no error of β at all.
+
+        What settles is the tangent of the block at its free state, as in the small-signal analysis of a circuit. Units that
+        are clamped stay, β plays no part, and what an unsettled free phase still moves by does not enter. Only simulations have
+        a tangent.
+        """
+        return cls("small signal", (1,), (1,), linearised=True, small=True)
+
+    @classmethod
     def roots(cls, n: int) -> Stencil:
         r"""Nudge by complex strengths $\beta\, e^{2 \pi i k / n}$ all around a circle: an error of order $\beta^n$.
 
@@ -93,6 +105,8 @@ class Stencil:
 
     def strengths(self, beta: float, like: Tensor) -> list[Strength]:
         """The strength of every nudge; one for each of a batch of samples `like` these where signs are random."""
+        if self.small:
+            return [1.0]  # the response is in proportion, however strong
         if not self.random:
             return [beta * point for point in self.points]
         signs = 1 - 2 * torch.randint(2, like.shape[:1], device=like.device).to(like.dtype)

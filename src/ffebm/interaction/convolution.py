@@ -12,9 +12,9 @@ from torch.nn.grad import conv2d_weight
 
 from ffebm.checks import check_size
 from ffebm.interaction.interaction import Contact, Ends, Interaction, Shape
-from ffebm.interaction.pair import mean_and_difference
+from ffebm.interaction.pair import Pair, mean_and_difference
 from ffebm.pooling import Pool
-from ffebm.twin import with_children
+from ffebm.twin import with_children, with_tensors
 
 
 @final
@@ -61,15 +61,37 @@ class Convolution(Interaction):
     def contrast_gradient(self, high: Ends, low: Ends, weights: Tensor) -> dict[str, Tensor]:
         if self.pool is not None and any(True for _ in self.pool.parameters()):
             return super().contrast_gradient(high, low, weights)  # what follows has the pooling stand still
-        # The edge is bilinear in `pre` and in `post` as it arrives behind the pooling.
         unpooled = mean_and_difference(self._unpool(*high), self._unpool(*low))
-        pre = mean_and_difference(high[0], low[0])
-        for part in unpooled:
-            part.mul_(-weights.view(-1, 1, 1, 1))
+        return self._bilinear(mean_and_difference(high[0], low[0]), unpooled, weights)
+
+    def response_gradient(self, at: Ends, moved: Ends, weights: Tensor) -> dict[str, Tensor]:
+        if not self.linear:
+            return super().response_gradient(at, moved, weights)
+        unpooled = Pair(*(self._unpool(at[0], post) for post in (at[1], moved[1])))
+        return self._bilinear(Pair(at[0], moved[0]), unpooled, weights)
+
+    def _bilinear(self, pre: Pair, unpooled: Pair, weights: Tensor) -> dict[str, Tensor]:
+        """The edge is bilinear in the layer below it and in the one above it as that arrives behind the pooling."""
+        weighted = Pair(*(part * -weights.view(-1, 1, 1, 1) for part in unpooled))
         return self._pulled_back(
-            weight=lambda: self._correlate(pre.mean, unpooled.difference) + self._correlate(pre.difference, unpooled.mean),
-            bias=lambda: unpooled.difference.sum((0, 2, 3)),
+            weight=lambda: self._correlate(pre.mean, weighted.difference) + self._correlate(pre.difference, weighted.mean),
+            bias=lambda: weighted.difference.sum((0, 2, 3)),
         )
+
+    def there_and_back(self, pre: Tensor) -> Tensor | None:
+        there = F.conv2d(pre, self.weight, None, self.stride, self.padding)
+        pooled = there if self.pool is None else self.pool.there_and_back(there)
+        return None if pooled is None else self.convolve_back(pre.shape[2:], pooled)
+
+    def without_bias(self) -> Convolution:
+        return with_tensors(self, bias=None)
+
+    def scale_(self, factor: float) -> None:
+        self._scale_weight_(factor)
+
+    @property
+    def linear(self) -> bool:
+        return self.pool is None or self.pool.linear
 
     @property
     def chooses(self) -> bool:

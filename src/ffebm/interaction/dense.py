@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ffebm.checks import check_size
 from ffebm.interaction.interaction import Contact, Ends, Interaction, Shape
 from ffebm.interaction.pair import Pair, mean_and_difference
+from ffebm.twin import with_tensors
 
 
 @final
@@ -34,12 +35,30 @@ class Dense(Interaction):
         return Contact(self, pre, fresh=True)
 
     def contrast_gradient(self, high: Ends, low: Ends, weights: Tensor) -> dict[str, Tensor]:
-        pre, post = mean_and_difference(high[0], low[0]), mean_and_difference(high[1], low[1])
+        return self._bilinear(mean_and_difference(high[0], low[0]), mean_and_difference(high[1], low[1]), weights)
+
+    def response_gradient(self, at: Ends, moved: Ends, weights: Tensor) -> dict[str, Tensor]:
+        return self._bilinear(Pair(at[0], moved[0]), Pair(at[1], moved[1]), weights)
+
+    def _bilinear(self, pre: Pair, post: Pair, weights: Tensor) -> dict[str, Tensor]:
         weighted = Pair(*(-weights.unsqueeze(1) * part for part in post))
         return self._pulled_back(
             weight=lambda: weighted.difference.mT @ pre.mean.flatten(1) + weighted.mean.mT @ pre.difference.flatten(1),
             bias=lambda: weighted.difference.sum(0),
         )
+
+    def there_and_back(self, pre: Tensor) -> Tensor:
+        return (F.linear(pre.flatten(1), self.weight) @ self.weight).view_as(pre)
+
+    def without_bias(self) -> Dense:
+        return with_tensors(self, bias=None)
+
+    def scale_(self, factor: float) -> None:
+        self._scale_weight_(factor)
+
+    @property
+    def linear(self) -> bool:
+        return True
 
     @property
     def holomorphic(self) -> bool:

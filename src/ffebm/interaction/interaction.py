@@ -66,9 +66,37 @@ class Interaction(nn.Module, ABC):
         grads = torch.autograd.grad(total, list(wanted.values()), allow_unused=True, materialize_grads=True)
         return dict(zip(wanted, grads, strict=True))
 
+    def response_gradient(self, at: Ends, moved: Ends, weights: Tensor) -> dict[str, Tensor]:
+        """The derivative of the weighted sum of the change of `forward` as its ends move by a little, along a straight line.
+
+        That is `contrast_gradient` of two states on both sides of `at`, as far apart as `moved`.
+        """
+        high, low = zip(*((s + step / 2, s - step / 2) for s, step in zip(at, moved, strict=True)), strict=True)
+        return self.contrast_gradient(high, low, weights)
+
     def latched(self, pre: Tensor) -> Interaction:
         """The edge with those choices fixed that it makes for `pre`, as max-pooling does; itself, where it makes none."""
         return self
+
+    def there_and_back(self, pre: Tensor) -> Tensor | None:
+        r"""$A^\top\! A\, s$ for a linear map that is as long as `up` without its bias at its longest.
+
+        Its largest eigenvalue is the square of the edge's gain. None where no such map is known.
+        """
+        return None
+
+    def without_bias(self) -> Interaction:
+        """The same edge with the same weights, but for its bias; asked only of edges that are linear once they are latched."""
+        raise TypeError(f"{type(self).__name__} cannot be taken without its bias, which the response to a small signal needs.")
+
+    def scale_(self, factor: float) -> None:
+        """Multiply the current up, but for the bias, in place; asked only where `there_and_back` is known."""
+        raise NotImplementedError(f"{type(self).__name__} has `there_and_back`, and needs `scale_`, too.")
+
+    @property
+    def linear(self) -> bool:
+        """Whether `up` is linear but for its bias."""
+        return False
 
     @property
     def chooses(self) -> bool:
@@ -79,6 +107,16 @@ class Interaction(nn.Module, ABC):
     def holomorphic(self) -> bool:
         """Whether it takes complex states."""
         return False
+
+    def _scale_weight_(self, factor: float) -> None:
+        weight = self.weight
+        assert isinstance(weight, Tensor)
+        if not isinstance(weight, nn.Parameter):
+            raise TypeError(
+                f"The weight of {self} is computed from other parameters, and cannot be scaled in place: take the "
+                "parametrisation away, or one that limits the gain itself."
+            )
+        weight.mul_(factor)
 
     def _pulled_back(self, **gradients: Callable[[], Tensor]) -> dict[str, Tensor]:
         """Gradients of tensors that it computes with, as gradients of its parameters: a weight may be parametrised."""

@@ -1,0 +1,102 @@
+"""Certificates: what the gains of a network's edges promise about how it settles."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import count
+
+import torch
+from torch import Tensor
+
+from ffebm.state import Colours
+
+MOST_SWEEPS = 100_000  # a promise beyond is worth nothing
+
+
+@dataclass(frozen=True)
+class Certificate:
+    r"""How fast a network settles at least, whatever its input.
+
+    Let $e_\ell$ be how far layer ℓ is from where it will rest, in the norm $\sqrt{c_\ell / a_\ell}\, \lVert \cdot \rVert$ with
+    $a_\ell$ the steepest slope of its activation. When a layer moves, its neighbours pass on at most
+
+    $$e_m \leftarrow \sum_\ell M_{\ell m}\, e_\ell, \qquad
+    M_{\ell m} = M_{m \ell} = \sqrt{a_\ell\, a_m\, c_m / c_\ell}\; \lVert W_{\ell m} \rVert \quad (\ell < m)$$
+
+    so a whole sweep is a matrix of numbers that are not negative. Clamps only help. If the largest eigenvalue λ of $M$ is below
+    1, sweeps settle; in a chain, odd/even sweeps bring every layer nearer by $\lambda^2$ at least.
+
+    Args:
+        couplings: $M$, a row for every layer.
+        colours: the layers that move together.
+        convex: whether edges are linear but for their biases. Then λ < 1 makes the energy strictly convex, and the equilibrium
+            unique. Max-pooling settles as fast only while its positions stay, and may have many equilibria.
+    """
+
+    couplings: tuple[tuple[float, ...], ...]
+    colours: Colours
+    convex: bool = True
+
+    @property
+    def gain(self) -> float:
+        """λ, the largest eigenvalue of the couplings."""
+        return torch.linalg.eigvalsh(self._matrix).abs().max().item()
+
+    @property
+    def contraction(self) -> float:
+        """By how much a plain sweep, colour by colour, brings the network nearer to its equilibrium in the long run."""
+        return torch.linalg.eigvals(self.sweep_bound()).abs().max().item()
+
+    @property
+    def settles(self) -> bool:
+        """Whether sweeps are certain to settle, while pooling keeps its positions."""
+        return self.gain < 1
+
+    @property
+    def unique(self) -> bool:
+        """Whether there is one equilibrium, whatever the start."""
+        return self.settles and self.convex
+
+    @property
+    def omega(self) -> float:
+        r"""The over-relaxation $2 / (1 + \sqrt{1 - \rho})$, the best in the long run for a contraction of ρ."""
+        return 2 / (1 + math.sqrt(1 - min(self.contraction, 0.99)))
+
+    def sweeps(self, tolerance: float, omega: float = 1.0, order: Colours | None = None) -> int:
+        """So many sweeps bring the network nearer to its equilibrium by this factor at least.
+
+        Args:
+            omega: of the sweeps. The promise for more than 1 is a weak one: over-relaxation is faster as a rule, not always.
+            order: the layers that move together, in turn; by default colour by colour.
+        """
+        if not 0 < tolerance < 1:
+            raise ValueError(
+                f"`tolerance` must lie between 0 and 1, got {tolerance}: it is a part of the distance at the start."
+            )
+        bound = self.sweep_bound(omega, order)
+        if torch.linalg.eigvals(bound).abs().max() >= 1:
+            raise ValueError(
+                f"Nothing can be promised of sweeps with omega={omega:g}: gains of {self.gain:.2f} are too large. "
+                "Give the block a `max_contraction`, or take omega=1."
+            )
+        power = bound
+        for sweeps in count(1):
+            if torch.linalg.matrix_norm(power, 2) <= tolerance or sweeps == MOST_SWEEPS:
+                return sweeps
+            power = bound @ power
+        raise AssertionError("counting ends")
+
+    def sweep_bound(self, omega: float = 1.0, order: Colours | None = None) -> Tensor:
+        """The matrix that takes distances of all layers to at most those after a sweep."""
+        eye = torch.eye(len(self.couplings), dtype=torch.float64)
+        bound = eye
+        for colour in self.colours if order is None else order:
+            moved = abs(1 - omega) * eye + omega * self._matrix
+            rows = torch.zeros(len(eye), dtype=torch.bool).index_fill_(0, torch.tensor(colour), True)
+            bound = torch.where(rows.unsqueeze(1), moved, eye) @ bound
+        return bound
+
+    @property
+    def _matrix(self) -> Tensor:
+        return torch.tensor(self.couplings, dtype=torch.float64)

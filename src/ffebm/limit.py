@@ -1,0 +1,128 @@
+"""A limit on the gain of an energy's edges: a block that has one settles by construction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ffebm.checks import brief
+from ffebm.energy import Certificate, Energy
+from ffebm.errors import block_name
+from ffebm.interaction import Interaction, Shape
+
+FIRST = 100  # iterations that find a gain from nothing; one a step keeps it
+
+
+class EdgeGains(nn.Module):
+    """The gains of an energy's edges, by a power iteration that is kept: one vector for every edge.
+
+    Its vectors are part of a state dict. They begin as the same random numbers everywhere, so all processes have the same.
+    """
+
+    @torch.no_grad()
+    def measure(self, energy: Energy, shape: Sequence[int], iterations: int = 1) -> list[float]:
+        """The gain of every edge, for an input of this shape; raises where an edge does not tell.
+
+        Args:
+            iterations: how many more; at first there are enough to find it.
+        """
+        squares: list[Tensor] = []
+        for number, ((_, _, edge), below) in enumerate(energy.ties(shape)):
+            vector, fresh = self._vector(number, edge, below)
+            square = vector.new_zeros(())
+            for _ in range(max(iterations, FIRST if fresh else 1)):
+                turned = edge.there_and_back(vector)
+                if turned is None:
+                    raise TypeError(
+                        f"The gain of {edge} in {block_name()} is not known, so nothing can be promised of it: use `Dense` or "
+                        "`Convolution`, without soft pooling, or give the edge `there_and_back`."
+                    )
+                square = turned.norm()
+                vector.copy_(turned / square.clamp(min=torch.finfo(vector.dtype).tiny))
+            squares.append(square)
+        return torch.stack(squares).sqrt().tolist() if squares else []  # the only wait for the device
+
+    def _vector(self, number: int, edge: Interaction, below: Shape) -> tuple[Tensor, bool]:
+        """The vector of an edge, and whether it is new."""
+        kept = self._buffers.get(f"vector_{number}")
+        if kept is not None and kept.shape[1:] == below:
+            return kept, False
+        drawn = torch.randn(1, *below, generator=torch.Generator().manual_seed(number)).to(next(edge.parameters()))
+        vector = (drawn / drawn.norm()).contiguous(
+            memory_format=torch.channels_last if drawn.dim() == 4 else torch.contiguous_format
+        )
+        self.register_buffer(f"vector_{number}", vector)
+        return vector, True
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        """Take what vectors there are: their shapes follow from inputs, which a model that was just built has not seen."""
+        for key, value in state_dict.items():
+            if key.startswith(f"{prefix}vector_") and isinstance(value, Tensor):
+                self.register_buffer(key.removeprefix(prefix), value.clone())
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+class Limit(nn.Module):
+    r"""Keeps the contraction of sweeps at or below a bound: every edge's gain below its share of it.
+
+    All edges get the same share in the norm of the certificate, $\sqrt\rho / (2 \cos(\pi / (L + 1)))$ in a chain of L layers.
+    An edge above it is scaled down, in place, before the first forward pass after its weights have changed.
+
+    Args:
+        max_contraction: ρ, the contraction of plain sweeps.
+    """
+
+    def __init__(self, max_contraction: float) -> None:
+        super().__init__()
+        if not (isinstance(max_contraction, int | float) and 0 < max_contraction < 1):
+            raise ValueError(
+                f"`max_contraction` must lie between 0 and 1, got {brief(max_contraction)}: by so much sweeps approach the "
+                "equilibrium at least. Use 0.5, less to settle faster, and None for no limit."
+            )
+        self.max_contraction = float(max_contraction)
+        self.gains = EdgeGains()
+        self.certificate: Certificate | None = None  # of the weights as they were kept last
+        self._shares: list[float] = []
+        self._versions: list[int] = []
+
+    @torch.no_grad()
+    def keep(self, energy: Energy, shape: Sequence[int]) -> None:
+        """Bring weights back that have grown too large since the last time; nothing where they have not changed."""
+        versions = [p._version for p in energy.parameters()]
+        if versions == self._versions:
+            return
+        ties = energy.ties(shape)
+        self._shares = self._shares or shares(energy, len(ties), self.max_contraction)
+        gains = self.gains.measure(energy, shape)
+        for (edge, _), gain, share in zip(ties, gains, self._shares, strict=True):
+            if gain > share:
+                edge.interaction.scale_(share / gain)
+        self.certificate = energy.certificate([min(pair) for pair in zip(gains, self._shares, strict=True)])
+        self._versions = [p._version for p in energy.parameters()]
+
+    def extra_repr(self) -> str:
+        return f"max_contraction={self.max_contraction:g}"
+
+
+def shares(energy: Energy, edges: int, contraction: float) -> list[float]:
+    """The largest gain that every edge may have for sweeps to contract so."""
+
+    def certified(gains: Sequence[float]) -> Certificate:
+        found = energy.certificate(gains)
+        if found is None:
+            raise TypeError(
+                f"Nothing can be promised of {type(energy).__name__} in {block_name()}: `max_contraction` needs a `Hopfield` "
+                "of activations whose largest slope is known, or an energy with a `certificate`."
+            )
+        return found
+
+    alone = [certified([float(number == edge) for number in range(edges)]).gain for edge in range(edges)]
+    low, high = 0.0, 1.0  # times the gain with which an edge alone would just not settle
+    for _ in range(50):
+        middle = (low + high) / 2
+        fits = certified([middle / gain for gain in alone]).contraction <= contraction
+        low, high = (middle, high) if fits else (low, middle)
+    return [low / gain for gain in alone]
