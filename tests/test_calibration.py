@@ -104,7 +104,7 @@ def test_contraction_of_a_linear_block_is_the_square_of_its_singular_value(rate:
     model = FFEBM([nn.Linear(4, 6)], [block], nn.Linear(5, 3))
     found = calibrate(model, torch.randn(8, 4), torch.arange(8) % 3)
     assert found.contractions[0] == pytest.approx(rate, rel=0.02)
-    assert found.tunings[0].omega == pytest.approx(1 + 1.3 * (2 / (1 + math.sqrt(1 - rate)) - 1), rel=0.01)
+    assert found.tunings[0].omega == pytest.approx(2 / (1 + math.sqrt(1 - rate)), rel=0.01)
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)

@@ -44,6 +44,7 @@ def build(
     weights: Callable[[Tensor], object] | None = None,
     gains: Gains = Gains(),
     unsettled: Unsettled = "warn",
+    max_contraction: float | None = None,
     recompute: bool = False,
 ) -> FFEBM:
     r"""The ff-EBM whose layers, cut into blocks, are `layers`.
@@ -66,6 +67,7 @@ def build(
         weights: initialises every convolution in place, for example `functools.partial(goe_, variance=5.9e-5)`.
         gains: of the biases, batch-norms and readout that torch begins with, for example `Gains(readout=4)`.
         unsettled: what blocks do that end far from an equilibrium: `"warn"` once, `"raise"`, or `"ignore"` it.
+        max_contraction: a limit on the gain of every block: see `EnergyBlock`. None is no limit.
         recompute: run stages twice rather than remember what is inside of them, to save memory.
 
     Paper: Table [tab:architectures], appendix A.6, Activation Functions
@@ -82,6 +84,7 @@ def build(
     stages: list[nn.Module] = []
     blocks: list[EnergyBlock] = []
     shape: Shape = tuple(input_shape)
+    shapes: list[Shape] = []  # of what enters each block
     for number, (size, output, norm, gradient) in enumerate(
         zip(
             sizes,
@@ -95,17 +98,23 @@ def build(
         own = layers[(before := sum(sizes[: number - 1])) : before + size]
         connection = own[0].connection(shape, bias=not norm)
         shape = connection.out_shape(shape)
+        shapes.append(shape)
         stages.append(Feedforward(connection, _norm(shape, norm_eps, gains) if norm else None))
         chain, skips, shape = _edges(own, shape, before + 1, gains)
         name = f"block {number} of {count}"
         last = _output_activation(chain, activation, name) if output is None else output
         energy = Hopfield([*chain, *skips], [*[activation] * (size - 1), last], feedback=feedback)
-        blocks.append(EnergyBlock(energy, relax, gradient, name=name, unsettled=unsettled))
+        block = EnergyBlock(energy, relax, gradient, name=name, unsettled=unsettled, max_contraction=max_contraction)
+        blocks.append(block)
     linear = nn.Linear(math.prod(shape), classes)
     scale_(linear.weight, gains.readout)
     readout = nn.Sequential(nn.Flatten(), linear)
     model = FFEBM(stages, blocks, readout, criterion, nudge=nudge, input_shape=input_shape, recompute=recompute)
-    return model if weights is None else initialise(model, weights)
+    model = model if weights is None else initialise(model, weights)
+    for block, entering in zip(blocks, shapes, strict=True):
+        if block.limit is not None:
+            block.limit.keep(block.energy, entering)
+    return model
 
 
 def _edges(layers: Sequence[Layer], shape: Shape, first: int, gains: Gains) -> tuple[list[Interaction], list[Edge], Shape]:

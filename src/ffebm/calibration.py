@@ -1,4 +1,4 @@
-"""How few sweeps a model can do with: chosen block by block, until its gradient is as good as asked for."""
+"""How few sweeps a model can do with: a formula, and a check of it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from torch import Tensor
 
 from ffebm.block import EnergyBlock
 from ffebm.diagnostics import gradients, quiet_copy, smallest_cosine
-from ffebm.gradient import EquilibriumPropagation
 from ffebm.model import FFEBM
 from ffebm.relaxation import Relaxation
-from ffebm.state import State, error_at
+from ffebm.state import State
 from ffebm.walk import Visit
 
 WATCHED = 8  # plain sweeps that tell how fast a block contracts
-BEYOND = 1.3  # over-relaxation beyond what is best in the long run: better for the first few sweeps, by trial on trained nets
 SWEEPS, TOLERANCE = 300, 1e-5  # of a relaxation that counts as the equilibrium to compare with
-SENSITIVE = 25  # how much more an error of the state matters than one of its response, by trial: it moves units across kinks
-LEAST = 1e-4  # a relative error of states that nothing would be gained below
+TIGHTER = 0.6  # what an error that was too large is multiplied by
+STILL = 0.05  # what the last free sweep may move a layer by, as a part of its size: blocks warn of twice as much
+LEAST = 1e-6  # a relative error that nothing would be gained below
+
+# Measured once, on nets trained with limits of 0.2 to 0.7: benchmarks/sweep_formula.py, results/sweep_formula.md.
+CLAMPED = 0.5  # the part of a certified contraction that is left, because about half of the units are clamped
+MISPLACED = 2.0  # the error of a gradient, over the square root of that of a state: it has units on the wrong side of a kink
+RESPONDING = 5.0  # the error of the parameter that is worst off, over that of the response to a nudge
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,28 @@ class Tuning:
     nudged: int  # likewise; recorded ones, or adjoint iterations, where the gradient needs those
     omega: float
 
+    @classmethod
+    def from_bound(cls, contraction: float, layers: int, quality: float) -> Tuning:
+        """Enough sweeps for a block that is certified to contract so; `quality` is the smallest cosine of a gradient."""
+        return cls.for_error(CLAMPED * contraction, layers, math.sqrt(1 - quality))
+
+    @classmethod
+    def for_error(cls, contraction: float, layers: int, error: float, *, over_relaxed: bool = True) -> Tuning:
+        r"""Enough sweeps for free and nudged phase to leave a gradient with this relative error each.
+
+        $\omega = 2 / (1 + \sqrt{1 - \rho})$, and a sweep then leaves $r = \omega - 1$ of the way. The first sweep carries the
+        signal through the block and leaves ρ; where there are more than two layers, it takes a sweep for every two.
+
+        Args:
+            contraction: ρ, by how much a plain sweep moves less than the one before.
+        """
+        omega = 2 / (1 + math.sqrt(1 - contraction)) if over_relaxed else 1.0
+        rate = omega - 1 if over_relaxed else contraction
+        across = -(-layers // 2) - 1
+        # The second sweep at the soonest shows whether anything still moves, and none may end where much does.
+        free = max(_sweeps(contraction, rate, (error / MISPLACED) ** 2), 1 + _sweeps(contraction, rate, STILL))
+        return cls(across + free, across + _sweeps(contraction, rate, error / RESPONDING), omega)
+
     def apply(self, block: EnergyBlock) -> None:
         """Give it to a block, whose orders, nudge and kind of gradient stay.
 
@@ -42,6 +68,13 @@ class Tuning:
         """
         block.relax = block.relax.tuned(self.free, self.omega)
         block.estimator = block.estimator.swept(self.nudged, self.omega)
+
+
+def _sweeps(contraction: float, rate: float, error: float) -> int:
+    """How many leave this error, if the first leaves `contraction` and each further one `rate` of what was left."""
+    if contraction <= error or rate < torch.finfo(torch.float64).tiny:
+        return 1
+    return 1 + math.ceil(math.log(error / contraction) / math.log(rate) - 1e-9)
 
 
 @dataclass(frozen=True)
@@ -66,145 +99,87 @@ def tune(model: FFEBM, tunings: Sequence[Tuning]) -> FFEBM:
 
 
 def calibrate(model: FFEBM, x: Tensor, y: Tensor, quality: float = 0.99) -> Calibration:
-    r"""The fewest sweeps for each block that make the gradient of a small batch good enough; `apply` puts them to use.
+    r"""The sweeps that the formula says for each block, checked on a small batch; `apply` puts them to use.
 
-    Blocks differ: the larger their weights have grown, the slower they settle. So every block is watched on its own. By how
-    much a plain sweep moves less than the one before, $\rho$, sets its over-relaxation: $\omega = 2 / (1 + \sqrt{1 - \rho})$ is
-    the best in the long run, and a little more for a few sweeps. How its state, and its response to a nudge, approach where
-    they settle gives the numbers of sweeps that leave a certain error. That error is lowered until the whole model's gradient
-    is good enough.
+    Blocks differ: the larger their weights have grown, the slower they settle. The contraction of a block comes from its limit,
+    or is watched on the samples where it has none. Where the gradient of the whole model is not as good as asked for, the error
+    that the formula allows is lowered until it is.
 
-    Weights change: calibrate anew now and then. The model itself is left as it was, batch-norm included.
+    Weights of blocks without a limit change: calibrate anew now and then. The model itself is left as it was, batch-norm
+    included.
 
     Args:
         model: with as many sweeps as each of its blocks may have at most.
         x: a few dozen samples.
-        quality: the smallest cosine of any parameter's gradient with the one of settled phases. Errors that other settings
-            cause, such as the strength of the nudge, are in both.
+        quality: the smallest cosine of any parameter's gradient with the one of settled phases, on these samples. Errors that
+            other settings cause, such as the strength of the nudge, are in both.
     """
     if not 0 < quality < 1:
         raise ValueError(f"`quality` must lie between 0 and 1, got {quality}: it is a cosine, and 1 takes sweeps without end.")
     model = quiet_copy(model)
     with torch.no_grad():
-        visits = list(model.walk(x))
-    courses = [_watch(visited) for visited in visits]
-    truth = _settled_gradients(model, x, y, [course.omega for course in courses])
-
-    def measured(tunings: Sequence[Tuning]) -> float:
-        return smallest_cosine(gradients(tune(model, tunings), x, y), truth)[0]
-
-    # Squares of errors add up, and each sweep divides them: the least work has ε² in proportion to the work of a sweep.
-    work = [visited.block.energy.sweep_macs(tuple(visited.x.shape[1:])) or 1 for visited in visits]
-    shares = [math.sqrt(part * len(work) / sum(work)) for part in work]
-    error = math.sqrt(2 * (1 - quality) / len(work))  # an error ε of a vector costs its cosine ε²/2
+        contractions = [_contraction(visited) for visited in model.walk(x)]
+    blocks = [deepcopy(block) for _, block in model.chain]
+    error = math.sqrt(1 - quality)  # of each phase: an error ε of a vector costs its cosine ε²/2
     tried: dict[tuple[Tuning, ...], float] = {}
+    truth: dict[str, Tensor] = {}
     while not tried or (error > LEAST and max(tried.values()) < quality):  # what is out of reach is tried once, too
-        tunings = tuple(course.tuning(error * share) for course, share in zip(courses, shares, strict=True))
+        tunings = tuple(_tuned(*each, error) for each in zip(blocks, contractions, strict=True))
+        truth = truth or _settled_gradients(model, x, y, tunings)
         if tunings not in tried:
-            tried[tunings] = measured(tunings)
-        error *= min(max(math.sqrt((1 - quality) / (1 - tried[tunings] + 1e-12)), 0.4), 0.85)
+            tried[tunings] = smallest_cosine(gradients(tune(model, tunings), x, y), truth)[0]
+        error *= TIGHTER
     best = max(tried.values())
     # Where nothing is good enough, the least work of what is as good as it gets.
-    tunings = next(tunings for tunings, cosine in tried.items() if cosine >= min(quality, best - 0.1 * (1 - best)))
-    contractions = tuple(course.contraction for course in courses)
-    return Calibration(tunings, contractions, tried[tunings], tried[tunings] >= quality)
+    enough = quality if best >= quality else best - 0.1 * (1 - best)
+    tunings = next(tunings for tunings, cosine in tried.items() if cosine >= enough)
+    return Calibration(tunings, tuple(contractions), tried[tunings], tried[tunings] >= quality)
 
 
-@dataclass(frozen=True)
-class _Course:
-    """How a block settles: the relative errors that remain after 1, 2, … sweeps."""
-
-    contraction: float
-    omega: float
-    free: list[float]
-    nudged: list[float]
-
-    def tuning(self, error: float) -> Tuning:
-        free = 1 + _first_below(self.free[1:], error / SENSITIVE)  # what a first sweep moved says nothing of what is left
-        return Tuning(free, _first_below(self.nudged, error), self.omega)
+def _tuned(block: EnergyBlock, contraction: float, error: float) -> Tuning:
+    """What the formula says for a block, and no more sweeps than it may have."""
+    over_relaxed = block.relax.over_relaxes
+    tuning = Tuning.for_error(contraction, len(block.energy.activations), error, over_relaxed=over_relaxed)
+    most = max(1, block.estimator.error_sweeps)
+    return replace(tuning, free=min(tuning.free, block.relax.steps), nudged=min(tuning.nudged, most))
 
 
 @torch.no_grad()
-def _watch(visited: Visit) -> _Course:
-    """Relax a block to its equilibrium, and from there under a nudge, and see how far off the first sweeps are."""
-    block, energy, x = visited.block, visited.block.energy, visited.x
-    relax = block.relax.tuned(block.relax.steps, 1.0)
-    contraction = _contraction(block, x, relax)
-    omega = 1.0
-    if relax.over_relaxes:
-        omega = min(1 + BEYOND * (2 / (1 + math.sqrt(1 - contraction)) - 1), 1.9)
-    relax = relax.tuned(relax.steps, omega)
-    goal = _until_settled(relax)(energy, x).state
-    free: list[float] = []
-    relax(energy, x, observer=lambda _, state: free.append(_apart(state, goal)))
-
-    own = block.estimator.relax  # recorded sweeps, or adjoint ones, carry an error as nudged sweeps in the opposite order do
-    given = block.estimator.nudging or (EquilibriumPropagation() if own is None else EquilibriumPropagation(own.transposed))
-    sweeps = max(1, block.estimator.error_sweeps)
-    estimator = replace(given, variant="centered", stencil=None).swept(sweeps, omega)
-    generator = torch.Generator().manual_seed(0)
-    output = goal[block.output_layer]
-    error = torch.randn(output.shape, generator=generator).to(x)  # the one that backprop will send is not known here
-    deltas = error_at(block.output_layer, error, len(goal))
-    phases = estimator.phases(estimator.stationary(deltas, estimator.sizes(deltas)), x)
-    around = estimator.around(block.system, goal)
-    response = _difference(*estimator.swept(_long(sweeps), omega).read(around, x, goal, phases))
-    nudged: list[float] = []
-    estimator.read(around, x, goal, phases, lambda _, pair: nudged.append(_apart(_difference(*pair), response)))
-    return _Course(contraction, omega, free[1:], nudged[1:])
-
-
-def _until_settled(relax: Relaxation) -> Relaxation:
-    return replace(relax, steps=SWEEPS, tolerance=TOLERANCE)
-
-
-def _contraction(block: EnergyBlock, x: Tensor, relax: Relaxation) -> float:
-    """By how much a sweep moves less than the one before, at the end of a few plain ones: the first are faster."""
+def _contraction(visited: Visit) -> float:
+    """By how much a sweep moves less than the one before: by the limit, or at the end of a few plain ones."""
+    block, x = visited.block, visited.x
+    if block.limit is not None and block.relax.over_relaxes:
+        return CLAMPED * block.limit.max_contraction
     moves: list[float] = []
     before: State | None = None
 
     def note(_: int, state: State) -> None:
         nonlocal before
         if before is not None:
-            moves.append(_size(_difference(state, before)))
+            moves.append(_size([s - old for s, old in zip(state, before, strict=True)]))
         before = state
 
-    state = replace(relax, steps=WATCHED)(block.energy, x, observer=note).state
-    rounding = 1e3 * torch.finfo(x.dtype).eps * _size(state)
+    relax = replace(block.relax.tuned(WATCHED, 1.0), steps=WATCHED)
+    rounding = 1e3 * torch.finfo(x.dtype).eps * _size(relax(block.energy, x, observer=note).state)
     ratios = [after / move for move, after in pairwise(moves) if after > rounding]
     return min(ratios[-1], 0.95) if ratios else 0.0
 
 
-def _settled_gradients(model: FFEBM, x: Tensor, y: Tensor, omegas: Sequence[float]) -> dict[str, Tensor]:
+def _settled_gradients(model: FFEBM, x: Tensor, y: Tensor, tunings: Sequence[Tuning]) -> dict[str, Tensor]:
     """What gradients are compared with: the same estimators, with phases that last until they settle.
 
     Over-relaxed as the ones to be judged: a block that pools inside has many equilibria, and ω decides which one is reached.
     """
     model = deepcopy(model)
-    for (_, block), omega in zip(model.chain, omegas, strict=True):
-        block.relax = _until_settled(block.relax.tuned(SWEEPS, omega))
-        block.estimator = block.estimator.swept(_long(block.estimator.error_sweeps))
+    for (_, block), tuning in zip(model.chain, tunings, strict=True):
+        block.relax = _until_settled(block.relax.tuned(SWEEPS, tuning.omega))
+        block.estimator = block.estimator.swept(max(40, 2 * block.estimator.error_sweeps))
     return gradients(model, x, y)
 
 
-def _long(sweeps: int) -> int:
-    """A nudged phase that lasts so much longer that it counts as settled."""
-    return max(40, 2 * sweeps)
+def _until_settled(relax: Relaxation) -> Relaxation:
+    return replace(relax, steps=SWEEPS, tolerance=TOLERANCE)
 
 
-def _first_below(errors: Sequence[float], allowed: float) -> int:
-    """The number of sweeps that leave no more than this, or all there are."""
-    return next((sweeps for sweeps, error in enumerate(errors, 1) if error <= allowed), len(errors))
-
-
-def _difference(high: State, low: State) -> State:
-    return tuple(a - b for a, b in zip(high, low, strict=True))
-
-
-def _apart(state: State, goal: State) -> float:
-    """The distance from a goal over the size of it."""
-    return _size(_difference(state, goal)) / max(_size(goal), 1e-30)
-
-
-def _size(state: State) -> float:
+def _size(state: Sequence[Tensor]) -> float:
     return math.hypot(*(s.norm().item() for s in state))

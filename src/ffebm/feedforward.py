@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from ffebm.interaction import Interaction, Shape
@@ -25,6 +26,19 @@ class Feedforward(nn.Module):
     def forward(self, s: Tensor) -> Tensor:
         self.connection.check_hooks("the connection of a stage")
         return self.norm(self.connection.up(s))
+
+    @torch.no_grad()
+    def scale_to(self, s: Tensor, size: float) -> None:
+        """Scale weights so that what comes out for these samples has this root mean square about 0; biases become 0."""
+        bias = getattr(self.connection, "bias", None)
+        if bias is not None:
+            bias.zero_()
+        weight = getattr(self.norm, "weight", None)
+        out = self.connection.up(s)
+        found = out.square().mean().sqrt().item() if weight is None else out.std().item()
+        self.connection.scale_((size if weight is None else 1.0) / max(found, torch.finfo(s.dtype).tiny))
+        if weight is not None:
+            weight.fill_(size)
 
     def macs(self, shape: Shape) -> int | None:
         """Multiply-accumulates for one sample whose shape is this."""

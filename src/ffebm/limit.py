@@ -43,6 +43,8 @@ class EdgeGains(nn.Module):
                 square = turned.norm()
                 vector.copy_(turned / square.clamp(min=torch.finfo(vector.dtype).tiny))
             squares.append(square)
+        if any(square.is_meta for square in squares):
+            return [0.0] * len(squares)  # weights without numbers have none
         return torch.stack(squares).sqrt().tolist() if squares else []  # the only wait for the device
 
     def _vector(self, number: int, edge: Interaction, below: Shape) -> tuple[Tensor, bool]:
@@ -50,7 +52,8 @@ class EdgeGains(nn.Module):
         kept = self._buffers.get(f"vector_{number}")
         if kept is not None and kept.shape[1:] == below:
             return kept, False
-        drawn = torch.randn(1, *below, generator=torch.Generator().manual_seed(number)).to(next(edge.parameters()))
+        generator = torch.Generator("cpu").manual_seed(number)  # the same numbers on every device
+        drawn = torch.randn(1, *below, generator=generator, device="cpu").to(next(edge.parameters()))
         vector = (drawn / drawn.norm()).contiguous(
             memory_format=torch.channels_last if drawn.dim() == 4 else torch.contiguous_format
         )

@@ -120,14 +120,22 @@ class FFEBM(nn.Module):
         losses = per_sample_losses(self.criterion, logits, y)
         return Output(_for_metrics(logits, losses), losses)
 
-    def walk(self, s: Tensor, settle: Settle = AnalogBlock.settle, last: Settle | None = None) -> Iterator[Visit]:
+    def walk(
+        self,
+        s: Tensor,
+        settle: Settle = AnalogBlock.settle,
+        last: Settle | None = None,
+        *,
+        run: Callable[[nn.Module, Tensor], Tensor] | None = None,
+    ) -> Iterator[Visit]:
         """Go through all stages and blocks, from the input on, and see what goes into each and where it settles.
 
         Args:
             settle: how a block settles; by default freely, without a graph.
             last: how the last one does, if otherwise.
+            run: how a stage is run, if not simply called.
         """
-        return walk(self.chain, s, settle, last=last, run=self._run)
+        return walk(self.chain, s, settle, last=last, run=run or self._run)
 
     def _run(self, stage: nn.Module, s: Tensor) -> Tensor:
         if not (self.recompute and torch.is_grad_enabled()):

@@ -89,14 +89,14 @@ class Certificate:
 
     def sweep_bound(self, omega: float = 1.0, order: Colours | None = None) -> Tensor:
         """The matrix that takes distances of all layers to at most those after a sweep."""
-        eye = torch.eye(len(self.couplings), dtype=torch.float64)
+        eye = torch.eye(len(self.couplings), dtype=torch.float64, device="cpu")
         bound = eye
         for colour in self.colours if order is None else order:
             moved = abs(1 - omega) * eye + omega * self._matrix
-            rows = torch.zeros(len(eye), dtype=torch.bool).index_fill_(0, torch.tensor(colour), True)
+            rows = torch.tensor([layer in colour for layer in range(len(eye))], device="cpu")
             bound = torch.where(rows.unsqueeze(1), moved, eye) @ bound
         return bound
 
     @property
     def _matrix(self) -> Tensor:
-        return torch.tensor(self.couplings, dtype=torch.float64)
+        return torch.tensor(self.couplings, dtype=torch.float64, device="cpu")  # whatever the default

@@ -55,6 +55,7 @@ def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: 
         nudge=model.nudge,
         weights=weights,
         gains=Gains(biases=model.bias_gain, norms=model.norm_gain, readout=model.readout_gain),
+        max_contraction=model.max_contraction,
         recompute=chosen.trainer.recompute,
     )
 

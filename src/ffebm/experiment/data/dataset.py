@@ -67,6 +67,12 @@ class Dataset:
     def normalise(self, x: Tensor) -> Tensor:
         return self.description.normalise(x)
 
+    def few(self, count: int) -> tuple[Tensor, Tensor]:
+        """Images from all over the training set, as they are but normalised, with their labels."""
+        which = torch.linspace(0, len(self.train) - 1, min(count, len(self.train))).long()
+        x = self.normalise(self.train.x[which])
+        return x.contiguous(memory_format=torch.channels_last), self.train.y[which]
+
 
 def checked_samples(
     images: object, labels: object, shape: tuple[int, int, int], classes: int, where: str, *, first: int = 0

@@ -70,6 +70,15 @@ class Model(Section):
     feedback: float = Field(
         default=1.0, gt=0, le=1, description="how much of a current comes back in blocks; less settles in fewer sweeps"
     )
+    max_contraction: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="limit on the gain of blocks: a sweep leaves at most this part of the way; none for no limit",
+    )
+    start: float | None = Field(
+        default=None, gt=0, description="size that one batch brings every layer to before the first step; none: as drawn"
+    )
     batch_norm: Literal["all", "first", "off"] = Field(default="all", description="blocks whose digital stage normalises")
     norm_gain: float = Field(
         default=1.0,
@@ -203,8 +212,8 @@ class Gradient(PhaseSection):
         default=0.99, gt=0, lt=1, description="smallest cosine with settled phases' gradient, for calibrated sweeps"
     )
     beta: float = Field(default=0.05, gt=0, description="strength of the nudge (ep)")
-    variant: Literal["centered", "positive", "negative", "one-sided", "random-sign"] = Field(
-        default="centered", description="signs of the nudge; the last two are linearised (ep)"
+    variant: Literal["centered", "positive", "negative", "one-sided", "random-sign", "small-signal"] = Field(
+        default="centered", description="signs of the nudge; the last three are linearised, small-signal has no beta (ep)"
     )
     scale: Literal["unit", "paper"] = Field(
         default="unit", description="nudge by the direction of the error, or by its size too (ep)"

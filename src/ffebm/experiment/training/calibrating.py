@@ -7,7 +7,6 @@ from dataclasses import asdict
 from types import MethodType
 from typing import Any
 
-import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from rich.console import Console
@@ -103,11 +102,9 @@ class Calibrating(Callback):
 
 
 def few_samples(learner: Learner, count: int) -> tuple[Tensor, Tensor]:
-    """Images from all over the training set, as they are."""
-    images = learner.dataset.train
-    which = torch.linspace(0, len(images) - 1, min(count, len(images))).long()
-    x = learner.dataset.normalise(images.x[which]).to(learner.device, next(learner.model.parameters()).dtype)
-    return x.contiguous(memory_format=torch.channels_last), images.y[which].to(learner.device)
+    """Images from all over the training set, as the model takes them."""
+    x, y = learner.dataset.few(count)
+    return x.to(learner.device, next(learner.model.parameters()).dtype), y.to(learner.device)
 
 
 def on_its_own(model: FFEBM) -> FFEBM:

@@ -16,6 +16,9 @@ from ffebm.experiment.forecast import survey, warning_of_slow_steps
 from ffebm.experiment.processes import is_first
 from ffebm.experiment.settings import Settings, SettingsError, Trainer as TrainerSettings
 from ffebm.experiment.training.learner import Learner
+from ffebm.start import start_from_data
+
+STARTING = 256  # training images that the first weights are scaled by
 
 
 def prepare(settings: Settings, console: Console | None = None) -> Learner:
@@ -34,6 +37,8 @@ def prepare(settings: Settings, console: Console | None = None) -> Learner:
         console.print(f"[yellow]Warning:[/] {slow}", highlight=False)
     seed_everything(settings.seed, verbose=False)
     model = build_model(settings, dataset.shape, len(dataset.classes))
+    if settings.model.start is not None:
+        start_from_data(model, dataset.few(STARTING)[0], settings.model.start)
     # Lightning would convert it only after it has loaded a checkpoint, and so round the weights to single precision.
     model = model.double() if trainer.precision == "64-true" else model
     return Learner(model, settings, dataset)
