@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NoReturn, TypeVar, cast, get_args
 
 import torch
@@ -24,6 +26,8 @@ from ffebm.system import FREE, Simulated, System
 Unsettled = Literal["warn", "raise", "ignore"]
 
 FIRST, EVERY = 3, 100  # forward passes after which a block looks whether it has settled, where it is to warn
+LOOKED = 8  # samples that are relaxed from another start, at the same passes
+APART = 0.05  # by so much a unit of one equilibrium differs from that of another
 UNSETTLED = 0.1  # a mean residual above this, in units of the largest state or of 1, is far from an equilibrium
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -120,7 +124,11 @@ class AnalogBlock(nn.Module):
         ):
             with torch.no_grad():
                 self._check_settled(relaxed, x)
+                self._check_unique(x)
         return relaxed
+
+    def _check_unique(self, x: Tensor) -> None:
+        """Complain where a few samples end elsewhere from another start; nothing is known of other starts here."""
 
     def _moves(self, relaxed: Relaxed, x: Tensor) -> float:
         """What units still move by, the mean over samples of each one's fastest."""
@@ -139,10 +147,14 @@ class AnalogBlock(nn.Module):
             "average pooling, or above max-pooling a layer that is never negative, such as clamp(0.5). Where a block is meant "
             'to stop early, give it unsettled="ignore".'
         )
+        self._complain(message)
+
+    def _complain(self, message: str) -> None:
         if self.unsettled == "raise":
             raise UnsettledError(message)
-        self._warned = True
-        warnings.warn(message, UnsettledWarning, stacklevel=2)
+        if not self._warned:
+            self._warned = True
+            warnings.warn(message, UnsettledWarning, stacklevel=2)
 
     def extra_repr(self) -> str:
         unsettled = "" if self.unsettled == "warn" else f", unsettled={self.unsettled!r}"
@@ -192,10 +204,11 @@ class EnergyBlock(AnalogBlock):
         name: how errors name this block.
         unsettled: what to do when a forward pass ends far from an equilibrium: `"warn"` once, `"raise"`, or `"ignore"` it. Far
             is a mean residual of the batch above a tenth of the largest state, or of 1; gradients are then finite and wrong.
+            The same for a block in training that has another equilibrium, where a few samples end from another start.
             There is no warning with an estimator that needs no equilibrium, `BackpropThroughTime`.
         max_contraction: keep weights so small that a plain sweep leaves at most this part of the way to the equilibrium. Below
             1 the block settles whatever it learns, in a number of sweeps that is known; without pooling that chooses, there is
-            one equilibrium. Weights are brought back before the first training pass after each step. None is no limit.
+            one equilibrium. Weights are brought back before the first forward pass after each step. None is no limit.
 
     Paper: Eq. [def:deeply-nested-model], Alg. [alg:inference-ff-ebm]
     """
@@ -230,7 +243,7 @@ class EnergyBlock(AnalogBlock):
 
     def _enter(self, x: Tensor) -> Tensor:
         x = super()._enter(x)
-        if self.limit is not None and self.training:
+        if self.limit is not None:
             self.limit.keep(self.energy, x.shape[1:])
         return x
 
@@ -255,6 +268,33 @@ class EnergyBlock(AnalogBlock):
             return moves
         # A single sweep moved from where all began, and says nothing of what is left: another one does.
         return change(self.relax.sweep(self.energy, relaxed.state, x), relaxed.state).mean().item()
+
+    def _check_unique(self, x: Tensor) -> None:
+        if self.limit is not None or not self.training:
+            return
+        elsewhere, looked = self.ambiguous(x[:LOOKED])
+        if elsewhere:
+            self._complain(
+                f"{self.label} has more than one equilibrium: {elsewhere} of {looked} samples end elsewhere when relaxation "
+                "starts from the top. Its output then jumps as inputs or weights change, and gradients do not tell. Limit the "
+                "gain of the block, `EnergyBlock(..., max_contraction=0.5)`, or take smaller weights."
+            )
+
+    @torch.no_grad()
+    def ambiguous(self, x: Tensor) -> tuple[int, int]:
+        """How many of these samples end elsewhere when relaxation starts from the top of every layer, and how many were seen.
+
+        Samples that have not settled from both starts in a hundred sweeps do not count.
+        """
+        relax = replace(self.relax.tuned(100, 1.0), tolerance=1e-4)
+        with naming(self.label), full_precision(x):
+            free = relax(self.energy, x)
+            tops = [a.high if math.isfinite(a.high) else 1.0 for a in self.energy.activations]
+            top = tuple(torch.full_like(s, high) for s, high in zip(free.state, tops, strict=True))
+            other = relax(self.energy, x, start=top)
+        settled = (free.residual <= 1e-4) & (other.residual <= 1e-4)
+        apart = change(other.state, free.state) > APART
+        return int((settled & apart).sum()), int(settled.sum())
 
     def extra_repr(self) -> str:
         return f"relax={self.relax}, {super().extra_repr()}"
