@@ -97,8 +97,11 @@ class AnalogBlock(nn.Module):
     def _enter(self, x: Tensor) -> Tensor:
         """Check the input and bring it from autocast's precision to the block's own."""
         refuse_tracing(self.label)
-        check_input(x)
-        self.system.check_hooks()
+        check_input(self.label, x)
+        for name, part in (found for child in self.children() for found in child.named_modules()):
+            check_hooks = getattr(part, "check_hooks", None)  # parts that are called as modules run theirs
+            if check_hooks is not None:
+                check_hooks(f"{name} of {self.label}")
         parameter = next(self.parameters(), None)
         own = torch.promote_types(x.dtype, torch.float32) if parameter is None else parameter.dtype
         half = x.dtype in (torch.float16, torch.bfloat16)

@@ -16,7 +16,7 @@ from ffebm.diagnostics import gradients, quiet_copy, smallest_cosine
 from ffebm.gradient import EquilibriumPropagation
 from ffebm.model import FFEBM
 from ffebm.relaxation import Relaxation
-from ffebm.state import State, error_at
+from ffebm.state import State
 from ffebm.walk import Visit
 
 WATCHED = 8  # plain sweeps that tell how fast a block contracts
@@ -145,12 +145,10 @@ def _watch(visited: Visit) -> _Course:
     generator = torch.Generator().manual_seed(0)
     output = goal[block.output_layer]
     error = torch.randn(output.shape, generator=generator).to(x)  # the one that backprop will send is not known here
-    deltas = error_at(block.output_layer, error, len(goal))
-    phases = estimator.phases(estimator.stationary(deltas, estimator.sizes(deltas)), x)
-    around = estimator.around(block.system, goal)
-    response = _difference(*estimator.swept(_long(sweeps), omega).read(around, x, goal, phases))
+    settled = estimator.swept(_long(sweeps), omega).trial_by_error(block.system, x, goal, error)
+    response = _difference(*settled.read())
     nudged: list[float] = []
-    estimator.read(around, x, goal, phases, lambda _, pair: nudged.append(_apart(_difference(*pair), response)))
+    replace(settled, estimator=estimator).read(lambda _, pair: nudged.append(_apart(_difference(*pair), response)))
     return _Course(contraction, omega, free[1:], nudged[1:])
 
 

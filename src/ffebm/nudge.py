@@ -3,7 +3,6 @@ r"""Nudges: the small force $\beta\, \partial_s C$ that tilts an energy towards 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, final
@@ -21,10 +20,6 @@ class Cost(Protocol):
 
 
 Strength = float | complex | Tensor  # of a nudge; a tensor has one for every sample, shape (B,)
-
-
-def strengths_of_samples(strengths: Sequence[Strength], samples: slice) -> list[Strength]:
-    return [strength[samples] if isinstance(strength, Tensor) else strength for strength in strengths]
 
 
 class Nudge(ABC):
@@ -48,9 +43,9 @@ class _Scaled(Nudge):
 
     def force(self, state: State, layer: int) -> Tensor | None:
         force = self.nudge.force(state, layer)
-        if force is None or not isinstance(self.strength, Tensor):
-            return None if force is None else self.strength * force
-        return per_sample(self.strength, force) * force
+        if force is None:
+            return None
+        return (per_sample(self.strength, force) if isinstance(self.strength, Tensor) else self.strength) * force
 
 
 @final
@@ -95,6 +90,10 @@ class Elastic(Nudge):
     cost: Cost
     y: Tensor
     output: int = -1
+
+    def losses(self, state: State) -> Tensor:
+        """The cost of every sample, shape (B,)."""
+        return self.cost(state[self.output], self.y)
 
     def force(self, state: State, layer: int) -> Tensor | None:
         if layer != self.output % len(state):

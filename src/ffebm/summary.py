@@ -48,9 +48,10 @@ class Summary:
 
     def __str__(self) -> str:
         header = ("part", "kind", "layers", "parameters", "MACs per sample")
+        shapes = ["  ".join("×".join(map(str, shape)) for shape in row.shapes) for row in self.rows]
         body = [
-            (row.part, row.kind, "  ".join(map(_shape, row.shapes)), f"{row.parameters:,}", _macs(row.macs, row.kind))
-            for row in self.rows
+            (row.part, row.kind, layers, f"{row.parameters:,}", _macs(row.macs, row.kind))
+            for row, layers in zip(self.rows, shapes, strict=True)
         ]
         widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
         lines = [
@@ -67,17 +68,16 @@ def summarise(chain: Chain, readout: nn.Module, input_shape: tuple[int, ...]) ->
     reference = next(nn.ModuleList([*(part for pair in chain for part in pair), readout]).parameters(), torch.empty(0))
     output = torch.zeros(1, *input_shape, dtype=reference.dtype, device=reference.device)
     rows: list[Row] = []
-    for number, _, block, _, x, (state, *_) in walk(chain, output, _start, run=lambda *stage: _digital(rows, "stage", *stage)):
+
+    def start(block: EnergyBlock, x: Tensor) -> Relaxed:
+        return Relaxed(block.system.start(x), x.new_zeros(1), torch.zeros(1))
+
+    for number, _, block, _, x, (state, *_) in walk(chain, output, start, run=lambda *stage: _digital(rows, "stage", *stage)):
         shapes = tuple(tuple(s.shape[1:]) for s in state)
         rows.append(Row(f"block {number}", "analog", shapes, _parameters(block), block.system.sweep_macs(tuple(x.shape[1:]))))
         output = state[block.output_layer]
     _digital(rows, "readout", readout, output)
     return Summary(tuple(rows))
-
-
-def _start(block: EnergyBlock, x: Tensor) -> Relaxed:
-    """Where a block would start."""
-    return Relaxed(block.system.start(x), x.new_zeros(1), torch.zeros(1))
 
 
 def _digital(rows: list[Row], kind: str, module: nn.Module, x: Tensor) -> Tensor:
@@ -127,10 +127,6 @@ def _total(counts: Iterable[int | None]) -> int | None:
     """The sum, or None if a part of it is not known."""
     known = list(counts)
     return None if None in known else sum(count for count in known if count is not None)
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return "×".join(map(str, shape))
 
 
 def _macs(count: int | None, kind: str = "digital") -> str:

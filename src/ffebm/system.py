@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ffebm.checks import check_type
+from ffebm.derivative import Gradients
 from ffebm.energy import Energy
 from ffebm.nudge import Nudge, Strength
 from ffebm.portions import portions
@@ -33,30 +34,6 @@ class Phase(NamedTuple):
 
 
 FREE = Phase()
-
-
-class Gradients(NamedTuple):
-    """The derivative of a loss with respect to a block's input and parameters."""
-
-    x: Tensor
-    parameters: dict[str, Tensor]  # by name, those that require gradients
-
-    @classmethod
-    def summed(cls, pieces: Sequence[Gradients]) -> Gradients:
-        """Of a whole batch, from those of its portions."""
-        parameters = dict(pieces[0].parameters)
-        for piece in pieces[1:]:
-            for name, gradient in piece.parameters.items():
-                parameters[name] = parameters[name] + gradient  # not in place: two names may hold one tensor
-        return cls(torch.cat([piece.x for piece in pieces]), parameters)
-
-    def within(self, part: str) -> Gradients:
-        """The same by the names that the parameters have in a module of which this is a part."""
-        return Gradients(self.x, {f"{part}.{name}": gradient for name, gradient in self.parameters.items()})
-
-    def of(self, part: str) -> Gradients:
-        """The same by the names that the parameters have in a part of the module."""
-        return Gradients(self.x, {name.removeprefix(f"{part}."): gradient for name, gradient in self.parameters.items()})
 
 
 class System(nn.Module, ABC):
@@ -111,10 +88,6 @@ class System(nn.Module, ABC):
         """Multiply-accumulates of one sweep for one sample with an input of this shape, or None where not known."""
         return None
 
-    def check_hooks(self) -> None:
-        """Refuse parts whose hooks would be passed by."""
-        return
-
     @property
     def faintest(self) -> float:
         """How much less than an output the layer moves that a nudge there moves least, by its weight."""
@@ -139,7 +112,7 @@ class SystemWrapper(System):
         return self.system.settle(x, phases, **how)
 
     def contrast(self, high: State, low: State, x: Tensor, weights: Tensor) -> Gradients:
-        return self.system.contrast(high, low, x, weights).within("system")
+        return self.system.contrast(high, low, x, weights).renamed("", "system.")
 
     def latched(self, state: State) -> Self:
         return with_children(self, system=self.system.latched(state))
@@ -155,9 +128,6 @@ class SystemWrapper(System):
 
     def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
         return self.system.sweep_macs(shape)
-
-    def check_hooks(self) -> None:
-        self.system.check_hooks()
 
     @property
     def faintest(self) -> float:
@@ -204,7 +174,7 @@ class Simulated(System):
         return relax.settle(whole, observer)
 
     def contrast(self, high: State, low: State, x: Tensor, weights: Tensor) -> Gradients:
-        return Gradients(*self.energy.contrast_gradient(high, low, x, weights)).within("energy")
+        return Gradients(*self.energy.contrast_gradient(high, low, x, weights)).renamed("", "energy.")
 
     def latched(self, state: State) -> Simulated:
         energy = self.energy.latched(state)
@@ -221,9 +191,6 @@ class Simulated(System):
 
     def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
         return self.energy.sweep_macs(shape)
-
-    def check_hooks(self) -> None:
-        self.energy.check_hooks()
 
     @property
     def faintest(self) -> float:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ffebm.activation import Activation, clamp
 from ffebm.checks import check_type
+from ffebm.derivative import wanted
 from ffebm.energy.currents import Currents
 from ffebm.energy.energy import Colours, Energy, Session
 from ffebm.energy.graph import Edge, chain_and_skips, check_reached, colouring, layer_count, layer_shapes
@@ -124,12 +125,8 @@ class Hopfield(Energy):
         return energy
 
     def session(self, x: Tensor, start: State, *, fresh: bool = False) -> Session:
-        return Currents(self, self.graph, start, blank=fresh and self._starts_blank)
-
-    @property
-    def _starts_blank(self) -> bool:
-        """Whether every layer starts at zero."""
-        return all(activation.slope is not None and activation.low <= 0 <= activation.high for activation in self.activations)
+        blank = fresh and all(a.slope is not None and a.low <= 0 <= a.high for a in self.activations)  # σ(0) is zero
+        return Currents(self, self.graph, start, blank=blank)
 
     def contrast_gradient(self, high: State, low: State, x: Tensor, weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         sums: dict[Tensor, Tensor] = {}  # by parameter: one may serve several edges
@@ -139,24 +136,20 @@ class Hopfield(Energy):
             for name, gradient in edge.contrast_gradient(*ends, self._weighted(weights, post)).items():
                 sums[own[name]] = sums[own[name]] + gradient if own[name] in sums else gradient
         grad_x = (low[0] - high[0]) * per_sample(self._weighted(weights, 0), x)
-        wanted = {name: p for name, p in self.named_parameters() if p.requires_grad}
-        return grad_x, {name: sums[p] if p in sums else torch.zeros_like(p) for name, p in wanted.items()}
+        return grad_x, {name: sums[p] if p in sums else torch.zeros_like(p) for name, p in wanted(self).items()}
 
     def _weighted(self, weights: Tensor, layer: int) -> Tensor:
         return weights if self.feedback == 1 else weights * self.layer_weight(layer)
 
     @torch.no_grad()
     def latched(self, state: State) -> Hopfield:
-        return self._with([edge.latched(state[pre]) for pre, _, edge in self.graph])
-
-    def holomorphic(self) -> Hopfield:
-        return complex_version(self, self.edges)
-
-    def _with(self, edges: list[Interaction]) -> Hopfield:
-        """The same network with these for its edges."""
+        edges = [edge.latched(state[pre]) for pre, _, edge in self.graph]
         if all(edge is before for edge, before in zip(edges, self.edges, strict=True)):
             return self
         return with_children(self, interactions=nn.ModuleList(edges))
+
+    def holomorphic(self) -> Hopfield:
+        return complex_version(self, self.edges)
 
     def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
         shapes = self.layer_shapes(shape)
