@@ -17,7 +17,6 @@ from ffebm.gradient.bridge import full_precision
 from ffebm.nudge import Cost
 from ffebm.relaxation import FixedPoint, Relaxation, Relaxed
 from ffebm.relaxation.relaxation import check_input, check_tensor
-from ffebm.state import change
 from ffebm.system import FREE, Simulated, System
 
 Unsettled = Literal["warn", "raise", "ignore"]
@@ -42,8 +41,9 @@ class AnalogBlock(nn.Module):
     _warned = False  # whether it has been warned of
     _passes = 0  # forward passes so far
 
-    def __init__(self, estimator: GradientEstimator, name: str, unsettled: Unsettled) -> None:
+    def __init__(self, what: str, part: nn.Module, estimator: GradientEstimator, name: str, unsettled: Unsettled) -> None:
         super().__init__()
+        check_samples_stay_apart(what, part, "Put it into a module before or behind the block.")
         check_type("estimator", estimator, GradientEstimator, "EquilibriumPropagation()")
         check_choice("unsettled", unsettled, get_args(Unsettled))
         self.estimator = estimator
@@ -124,15 +124,14 @@ class AnalogBlock(nn.Module):
                 self._check_settled(relaxed, x)
         return relaxed
 
-    def _moves(self, relaxed: Relaxed, x: Tensor) -> float:
-        """What units still move by, the mean over samples of each one's fastest."""
-        return relaxed.residual.mean().item()
-
     def _check_settled(self, relaxed: Relaxed, x: Tensor) -> None:
-        moves = self._moves(relaxed, x)
+        most = int(relaxed.sweeps.max())
+        moves = relaxed.residual.mean().item()  # by each sample's fastest unit
+        if moves > UNSETTLED and most == 1:
+            # A single sweep moved from where all began, and says nothing of what is left: another one does.
+            moves = self.system.settle(x, [FREE], start=relaxed.state)[0].residual.mean().item()
         if moves <= UNSETTLED * max(1.0, *(s.abs().max().item() for s in relaxed.state)):
             return
-        most = int(relaxed.sweeps.max())
         made = f"{most} sweep{'s' if most > 1 else ''}"
         message = (
             f"{self.label} has not settled: units still move by {moves:.2g} after {made}, so its gradient is not one of "
@@ -170,8 +169,7 @@ class SystemBlock(AnalogBlock):
         unsettled: Unsettled = "warn",
     ) -> None:
         check_type("system", system, System, "Simulated(Hopfield([Dense(32, 16)]), FixedPoint(20))")
-        super().__init__(estimator, name, unsettled)
-        check_samples_stay_apart("The system", system, "Put it into a module before or behind the block.")
+        super().__init__("The system", system, estimator, name, unsettled)
         self.system = system
 
     def _refuse(self, *_: Any) -> NoReturn:
@@ -210,8 +208,7 @@ class EnergyBlock(AnalogBlock):
     ) -> None:
         check_type("energy", energy, Energy, "Hopfield([Dense(32, 16)])")
         check_type("relax", relax, Relaxation, "FixedPoint(20)")
-        super().__init__(estimator, name, unsettled)
-        check_samples_stay_apart("The energy", energy, "Put it into a module before or behind the block.")
+        super().__init__("The energy", energy, estimator, name, unsettled)
         self.energy = energy
         self.relax = relax
 
@@ -229,13 +226,6 @@ class EnergyBlock(AnalogBlock):
 
     def _losses(self, x: Tensor, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
         return self.estimator.losses(self.energy, x, self.relax, cost, y)
-
-    def _moves(self, relaxed: Relaxed, x: Tensor) -> float:
-        moves = super()._moves(relaxed, x)
-        if moves <= UNSETTLED or int(relaxed.sweeps.max()) > 1:
-            return moves
-        # A single sweep moved from where all began, and says nothing of what is left: another one does.
-        return change(self.relax.sweep(self.energy, relaxed.state, x), relaxed.state).mean().item()
 
     def extra_repr(self) -> str:
         return f"relax={self.relax}, {super().extra_repr()}"

@@ -89,10 +89,6 @@ def calibrate(model: FFEBM, x: Tensor, y: Tensor, quality: float = 0.99) -> Cali
         visits = list(model.walk(x))
     courses = [_watch(visited) for visited in visits]
     truth = _settled_gradients(model, x, y, [course.omega for course in courses])
-
-    def measured(tunings: Sequence[Tuning]) -> float:
-        return smallest_cosine(gradients(tune(model, tunings), x, y), truth)[0]
-
     # Squares of errors add up, and each sweep divides them: the least work has ε² in proportion to the work of a sweep.
     work = [visited.block.energy.sweep_macs(tuple(visited.x.shape[1:])) or 1 for visited in visits]
     shares = [math.sqrt(part * len(work) / sum(work)) for part in work]
@@ -101,7 +97,7 @@ def calibrate(model: FFEBM, x: Tensor, y: Tensor, quality: float = 0.99) -> Cali
     while not tried or (error > LEAST and max(tried.values()) < quality):  # what is out of reach is tried once, too
         tunings = tuple(course.tuning(error * share) for course, share in zip(courses, shares, strict=True))
         if tunings not in tried:
-            tried[tunings] = measured(tunings)
+            tried[tunings], _ = smallest_cosine(gradients(tune(model, tunings), x, y), truth)
         error *= min(max(math.sqrt((1 - quality) / (1 - tried[tunings] + 1e-12)), 0.4), 0.85)
     best = max(tried.values())
     # Where nothing is good enough, the least work of what is as good as it gets.
@@ -140,7 +136,7 @@ def _watch(visited: Visit) -> _Course:
 
     own = block.estimator.relax  # recorded sweeps, or adjoint ones, carry an error as nudged sweeps in the opposite order do
     given = block.estimator.nudging or (EquilibriumPropagation() if own is None else EquilibriumPropagation(own.transposed))
-    sweeps = max(1, block.estimator.error_sweeps)
+    sweeps = 1 if own is None else own.steps
     estimator = replace(given, variant="centered", stencil=None).swept(sweeps, omega)
     generator = torch.Generator().manual_seed(0)
     output = goal[block.output_layer]
@@ -158,17 +154,10 @@ def _until_settled(relax: Relaxation) -> Relaxation:
 
 def _contraction(block: EnergyBlock, x: Tensor, relax: Relaxation) -> float:
     """By how much a sweep moves less than the one before, at the end of a few plain ones: the first are faster."""
-    moves: list[float] = []
-    before: State | None = None
-
-    def note(_: int, state: State) -> None:
-        nonlocal before
-        if before is not None:
-            moves.append(_size(_difference(state, before)))
-        before = state
-
-    state = replace(relax, steps=WATCHED)(block.energy, x, observer=note).state
-    rounding = 1e3 * torch.finfo(x.dtype).eps * _size(state)
+    states: list[State] = []
+    replace(relax, steps=WATCHED)(block.energy, x, observer=lambda _, state: states.append(state))
+    moves = [_size(_difference(after, before)) for before, after in pairwise(states)]
+    rounding = 1e3 * torch.finfo(x.dtype).eps * _size(states[-1])
     ratios = [after / move for move, after in pairwise(moves) if after > rounding]
     return min(ratios[-1], 0.95) if ratios else 0.0
 
@@ -181,7 +170,8 @@ def _settled_gradients(model: FFEBM, x: Tensor, y: Tensor, omegas: Sequence[floa
     model = deepcopy(model)
     for (_, block), omega in zip(model.chain, omegas, strict=True):
         block.relax = _until_settled(block.relax.tuned(SWEEPS, omega))
-        block.estimator = block.estimator.swept(_long(block.estimator.error_sweeps))
+        if block.estimator.relax is not None:
+            block.estimator = block.estimator.swept(_long(block.estimator.relax.steps))
     return gradients(model, x, y)
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ffebm.block import EnergyBlock
 from ffebm.derivative import Gradients, differentiate, pulled_back, wanted
@@ -22,6 +22,7 @@ from ffebm.gradient.equilibrium_propagation import LastBlock
 from ffebm.model import FFEBM, ReadoutCost
 from ffebm.relaxation import Relaxation, Relaxed
 from ffebm.state import State
+from ffebm.walk import Visit
 
 Named = dict[str, Tensor]
 
@@ -30,22 +31,18 @@ Named = dict[str, Tensor]
 class Passage:
     """One stage and block after inference, ready to be differentiated on their own."""
 
-    index: int  # from 0
-    stage: nn.Module
-    block: EnergyBlock
-    s: Tensor  # what went into the stage, a leaf
-    x: Tensor  # what came out of it, with the stage's graph
+    visit: Visit  # what went into the stage is a leaf, and what came out of it has the stage's graph
     states: list[State]  # the equilibrium, and the sweeps after it where some were asked for
 
     @property
     def digital(self) -> Named:
         """The parameters of the stage, by their names in the model."""
-        return wanted(self.stage, f"stages.{self.index}.")
+        return wanted(self.visit.stage, f"stages.{self.visit.number - 1}.")
 
     def through_stage(self, delta: Tensor) -> Gradients:
         """Backprop of an error behind the stage: the error handed to the block before, and the gradients of the stage."""
         digital = self.digital
-        s, *found = pulled_back([self.x], [self.s, *digital.values()], [delta], again=True)
+        s, *found = pulled_back([self.visit.x], [self.visit.s, *digital.values()], [delta], again=True)
         return Gradients(s, dict(zip(digital, found, strict=True)))
 
 
@@ -68,7 +65,7 @@ def passages(model: FFEBM, inputs: Tensor, further: Relaxation | None = None) ->
 
     with torch.enable_grad():
         visits = list(model.walk(inputs.detach().requires_grad_(), settle))
-    return [Passage(v.number - 1, v.stage, v.block, v.s, v.x, states) for v, states in zip(visits, kept, strict=True)]
+    return list(map(Passage, visits, kept))
 
 
 Through = Callable[[Passage, "Contrast"], Gradients]  # the error handed to the block before, and all gradients
@@ -104,7 +101,7 @@ def implicit_chain(model: FFEBM, x: Tensor, y: Tensor) -> Named:
 
     def through(passage: Passage, contrast: Contrast) -> Gradients:
         inputs = {name: parameters[name] for name in contrast.gradients.parameters} | passage.digital
-        delta, *found = pulled_back([contrast.value(passage.x)], [passage.s, *inputs.values()])
+        delta, *found = pulled_back([contrast.value(passage.visit.x)], [passage.visit.s, *inputs.values()])
         return Gradients(delta, dict(zip(inputs, found, strict=True)))
 
     return _chain(model, x, y, through)
@@ -118,7 +115,7 @@ def _chain(model: FFEBM, x: Tensor, y: Tensor, through: Through) -> Named:
     gradients: Named = {}
     delta: Tensor | None = None
     for passage in reversed(passages(model, x)):
-        block = passage.block
+        block = passage.visit.block
         estimator = block.estimator.nudging
         if estimator is None:
             raise TypeError(f"Chaining needs EquilibriumPropagation in every block, got {block.estimator} in {block.label}.")
@@ -146,7 +143,7 @@ def contrasts(
     Args:
         delta: the error at the block's output; without one it is nudged by the loss, and the readout belongs to it.
     """
-    block, free, x = passage.block, passage.states[0], passage.x.detach()
+    block, free, x = passage.visit.block, passage.states[0], passage.visit.x.detach()
     if delta is None:
         last = LastBlock(block.system, ReadoutCost(model.readout, model.criterion), y)
         weights = x.new_full((len(y),), 1 / len(y))
@@ -164,12 +161,12 @@ def contrasts(
     swept: list[list[State]] = []
     trial.read(lambda _, states: swept.append(states))
     for readings in swept:
-        found = trial.gradients(readings).renamed(inside, f"blocks.{passage.index}.").renamed("cost.", "")
+        found = trial.gradients(readings).renamed(inside, f"blocks.{passage.visit.number - 1}.").renamed("cost.", "")
         yield Contrast(found, partial(value, readings=readings))
 
 
 def through_readout(model: FFEBM, passage: Passage, y: Tensor) -> Gradients:
     """The error at the output of the last block, and the readout's gradients."""
-    output = passage.states[-1][passage.block.output_layer].detach().requires_grad_()
+    output = passage.states[-1][passage.visit.block.output_layer].detach().requires_grad_()
     cost = ReadoutCost(model.readout, model.criterion)
     return differentiate(cost(output, y).mean(), output, cost)

@@ -217,7 +217,7 @@ def transients(
                 if name not in curves:
                     curves[name] = _Curve(g, shown, generator)
                 curves[name].add(g, expected[name])
-        found += [curve.transient(name, settled.index + 1) for name, curve in curves.items()]
+        found += [curve.transient(name, settled.visit.number) for name, curve in curves.items()]
     return found
 
 
@@ -237,18 +237,18 @@ def _id_steps(model: FFEBM, passage: Passage, y: Tensor, recorded: Relaxation, d
     readout: dict[str, Tensor] = {}
     if delta is None:
         delta, readout = through_readout(model, passage, y)
-    energy, states = passage.block.energy, passage.states
-    errors = error_at(passage.block.output_layer, delta, len(states[0]))
+    (number, _, block, _, x, _), states = passage.visit, passage.states
+    errors = error_at(block.output_layer, delta, len(states[0]))
     adjoint = tuple(torch.zeros_like(s) if error is None else error for s, error in zip(states[0], errors, strict=True))
-    x = passage.x.detach().requires_grad_()
-    parameters = wanted(energy, f"blocks.{passage.index}.energy.")
+    x = x.detach().requires_grad_()
+    parameters = wanted(block.energy, f"blocks.{number - 1}.energy.")
     total = [torch.zeros_like(t) for t in (x, *parameters.values())]
-    for before in (None, *reversed(states[:-1])):
-        if before is not None:
-            state = tuple(s.detach().requires_grad_() for s in before)
-            pulled = pulled_back(recorded.sweep(energy, state, x), [*state, x, *parameters.values()], adjoint)
-            adjoint = pulled[: len(state)]
-            total = [so_far + g for so_far, g in zip(total, pulled[len(state) :], strict=True)]
+    yield Gradients(total[0], readout | dict(zip(parameters, total[1:], strict=True)))
+    for before in reversed(states[:-1]):
+        state = tuple(s.detach().requires_grad_() for s in before)
+        pulled = pulled_back(recorded.sweep(block.energy, state, x), [*state, x, *parameters.values()], adjoint)
+        adjoint = pulled[: len(state)]
+        total = [so_far + g for so_far, g in zip(total, pulled[len(state) :], strict=True)]
         yield Gradients(total[0], readout | dict(zip(parameters, total[1:], strict=True)))
 
 

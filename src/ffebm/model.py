@@ -17,6 +17,7 @@ from ffebm.checks import check_choice, check_samples_stay_apart, check_type
 from ffebm.gradient import GradientEstimator
 from ffebm.relaxation import Relaxation, Relaxed
 from ffebm.relaxation.relaxation import check_input, check_tensor
+from ffebm.state import largest
 from ffebm.summary import Summary, summarise
 from ffebm.walk import Settle, Visit, walk
 
@@ -99,12 +100,11 @@ class FFEBM(nn.Module):
     def forward(self, x: Tensor, y: Tensor | None = None) -> Output:
         self._check(x, y)
         losses: Tensor | None = None
-        cost = ReadoutCost(self.readout, self.criterion)
 
         def nudged_by_loss(block: AnalogBlock, x: Tensor) -> Relaxed:
             nonlocal losses
             assert y is not None
-            losses, relaxed = block.losses(x, cost, y)
+            losses, relaxed = block.losses(x, ReadoutCost(self.readout, self.criterion), y)
             return relaxed
 
         elastic = y is not None and self.nudge == "elastic"
@@ -124,7 +124,7 @@ class FFEBM(nn.Module):
             settle: how a block settles; by default freely, without a graph.
             last: how the last one does, if otherwise.
         """
-        return walk(self.chain, s, settle, last=last, run=self._run)
+        return walk(self.chain, s, self._run, settle, last)
 
     def _run(self, stage: nn.Module, s: Tensor) -> Tensor:
         if not (self.recompute and torch.is_grad_enabled()):
@@ -173,15 +173,14 @@ class FFEBM(nn.Module):
 
 def _check_size(x: Tensor) -> None:
     """Refuse what is not finite, and what is too large to be squared and summed, in one pass over the input."""
-    low, high = x.detach().aminmax()
-    largest = torch.maximum(-low, high)  # NaN where there is one
+    size = largest(x.detach())
     precision = torch.promote_types(x.dtype, torch.float32)  # batch-norm computes the variance of halves in float32
     limit = math.sqrt(torch.finfo(precision).max / x.numel())
-    if bool(largest <= limit):
+    if bool(size <= limit):
         return
-    if bool(largest.isfinite()):
+    if bool(size.isfinite()):
         raise ValueError(
-            f"The input has values of up to {largest.item():.1e}, too large for {precision}: the sum of their squares "
+            f"The input has values of up to {size.item():.1e}, too large for {precision}: the sum of their squares "
             "overflows, and batch-norms would remember an infinite variance for ever. Look into the data, and normalise it."
         )
     raise ValueError(f"The input has {int((~x.isfinite()).sum())} non-finite values among {x.numel()}: look into the data.")

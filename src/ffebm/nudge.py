@@ -3,22 +3,17 @@ r"""Nudges: the small force $\beta\, \partial_s C$ that tilts an energy towards 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, final
+from typing import final
 
 import torch
 from torch import Tensor
 
 from ffebm.state import Deltas, State, per_sample
 
-
-class Cost(Protocol):
-    """The loss of every sample as a function of a block's output and the target, shape (B,)."""
-
-    def __call__(self, output: Tensor, y: Tensor) -> Tensor: ...
-
-
+Cost = Callable[[Tensor, Tensor], Tensor]  # (output of a block, target) -> the loss of every sample, shape (B,)
 Strength = float | complex | Tensor  # of a nudge; a tensor has one for every sample, shape (B,)
 
 

@@ -43,6 +43,11 @@ class System(nn.Module, ABC):
     """
 
     output_layer: int = -1  # that the block returns, and that errors enter
+    faintest: float = 1.0  # how much less than an output the layer moves that a nudge there moves least, by its weight
+    kind: str  # what errors call a block of it that has no name
+
+    def __init_subclass__(cls) -> None:
+        cls.kind = vars(cls).get("kind", cls.__name__)
 
     @abstractmethod
     def settle(
@@ -88,16 +93,6 @@ class System(nn.Module, ABC):
         """Multiply-accumulates of one sweep for one sample with an input of this shape, or None where not known."""
         return None
 
-    @property
-    def faintest(self) -> float:
-        """How much less than an output the layer moves that a nudge there moves least, by its weight."""
-        return 1.0
-
-    @property
-    def kind(self) -> str:
-        """What errors call a block of it that has no name."""
-        return type(self).__name__
-
 
 class SystemWrapper(System):
     """Another system, a part of which a subclass changes: readings, for example."""
@@ -107,6 +102,8 @@ class SystemWrapper(System):
         check_type("system", system, System, "Simulated(Hopfield([Dense(32, 16)]), FixedPoint(20))")
         self.system = system
         self.output_layer = system.output_layer
+        self.faintest = system.faintest
+        self.kind = f"{type(self).__name__} {system.kind}"
 
     def settle(self, x: Tensor, phases: Sequence[Phase], **how: Any) -> list[Relaxed]:
         return self.system.settle(x, phases, **how)
@@ -129,14 +126,6 @@ class SystemWrapper(System):
     def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
         return self.system.sweep_macs(shape)
 
-    @property
-    def faintest(self) -> float:
-        return self.system.faintest
-
-    @property
-    def kind(self) -> str:
-        return f"{type(self).__name__} {self.system.kind}"
-
 
 class Simulated(System):
     """An energy that a relaxation minimises.
@@ -152,6 +141,8 @@ class Simulated(System):
         self.energy = energy
         self.relax = relax
         self.output_layer = energy.output_layer
+        self.faintest = min(1.0, *(1 / energy.layer_weight(layer) for layer in range(len(energy.activations))))
+        self.kind = type(energy).__name__
 
     @torch.no_grad()
     def settle(
@@ -192,20 +183,11 @@ class Simulated(System):
     def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
         return self.energy.sweep_macs(shape)
 
-    @property
-    def faintest(self) -> float:
-        return min(1.0, *(1 / self.energy.layer_weight(layer) for layer in range(len(self.energy.activations))))
-
-    @property
-    def kind(self) -> str:
-        return type(self.energy).__name__
-
 
 class _Latched(Simulated):
     """Choices are latched for a whole batch, which is not cut."""
 
-    def portions(self, x: Tensor, state: State, phases: int) -> list[slice]:
-        return [slice(0, len(x))]
+    portions = System.portions
 
 
 def _joined(pieces: Sequence[Relaxed]) -> Relaxed:

@@ -164,9 +164,6 @@ class Session:
     def __init__(self, energy: Energy) -> None:
         self.energy = energy
 
-    def minimise(self, layer: int, state: State, x: Tensor, force: Tensor | None = None, omega: float = 1.0) -> Tensor:
-        return self.energy.minimise(layer, state, x, force, omega)
-
     def __call__(self, state: State, x: Tensor) -> Tensor:
         return self.energy(state, x)
 

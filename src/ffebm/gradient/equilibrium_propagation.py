@@ -126,7 +126,7 @@ class EquilibriumPropagation(ImplicitEstimator):
         return _STENCILS[self.variant] if self.stencil is None else self.stencil
 
     @property
-    def nudging(self) -> EquilibriumPropagation:
+    def nudging(self) -> EquilibriumPropagation:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self
 
     def losses(self, energy: Energy, x: Tensor, relax: Relaxation, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:

@@ -26,6 +26,7 @@ class GradientEstimator(ABC):
     """Solves for the equilibrium of a block *and* owns its derivative."""
 
     assumes_equilibrium: ClassVar[bool] = True  # whether its derivative is one of an equilibrium, and wrong elsewhere
+    nudging: EquilibriumPropagation | None = None  # the nudges that it computes a derivative by, if any
     relax: Any = None  # the relaxation that carries the error through a block, where a dataclass has one of its own
 
     @abstractmethod
@@ -61,16 +62,6 @@ class GradientEstimator(ABC):
         if self.relax is None or not hasattr(self, "__dataclass_fields__"):
             return self
         return replace(cast(Any, self), relax=self.relax.tuned(sweeps, omega))
-
-    @property
-    def error_sweeps(self) -> int:
-        """How many they are."""
-        return 0 if self.relax is None else self.relax.steps
-
-    @property
-    def nudging(self) -> EquilibriumPropagation | None:
-        """The nudges that it computes a derivative by, if any."""
-        return None
 
 
 class ImplicitEstimator(GradientEstimator):

@@ -17,6 +17,8 @@ from ffebm.interaction.pair import Pair, mean_and_difference
 class Dense(Interaction):
     """A fully connected edge; a `pre` with several dimensions is flattened."""
 
+    holomorphic: bool = True
+
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
         super().__init__()
         check_size("in_features", in_features)
@@ -40,10 +42,6 @@ class Dense(Interaction):
             weight=lambda: weighted.difference.mT @ pre.mean.flatten(1) + weighted.mean.mT @ pre.difference.flatten(1),
             bias=lambda: weighted.difference.sum(0),
         )
-
-    @property
-    def holomorphic(self) -> bool:
-        return True
 
     def out_shape(self, shape: Shape) -> Shape:
         out_features, in_features = self.weight.shape

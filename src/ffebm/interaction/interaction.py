@@ -28,6 +28,9 @@ class Interaction(nn.Module, ABC):
     Paper: appendix A.4, Deep Hopfield Networks, without the superfluous ½ of the per-layer sums
     """
 
+    chooses: bool = False  # whether it takes one unit and leaves another, as max-pooling does
+    holomorphic: bool = False  # whether it takes complex states
+
     def __init_subclass__(cls) -> None:
         refuse_old_names(cls, held="latched", contrast="contrast_gradient")
 
@@ -65,16 +68,6 @@ class Interaction(nn.Module, ABC):
     def latched(self, pre: Tensor) -> Interaction:
         """The edge with those choices fixed that it makes for `pre`, as max-pooling does; itself, where it makes none."""
         return self
-
-    @property
-    def chooses(self) -> bool:
-        """Whether it takes one unit and leaves another, as max-pooling does."""
-        return False
-
-    @property
-    def holomorphic(self) -> bool:
-        """Whether it takes complex states."""
-        return False
 
     def _pulled_back(self, **gradients: Callable[[], Tensor]) -> dict[str, Tensor]:
         """Gradients of tensors that it computes with, as gradients of its parameters: a weight may be parametrised."""

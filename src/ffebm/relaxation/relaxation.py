@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -42,6 +42,8 @@ class Relaxation(ABC):
             on its own, so the result never depends on which others share its batch.
     """
 
+    over_relaxes: ClassVar[bool] = False  # whether sweeps can go further than they are drawn, and settle sooner for it
+
     steps: int = 20
     tolerance: float | None = field(default=None, kw_only=True)
 
@@ -62,11 +64,6 @@ class Relaxation(ABC):
     def tuned(self, steps: int, omega: float | None = None) -> Self:
         """The same kind of sweeps, so many of them; `omega` is how far each goes, where `over_relaxes`."""
         return replace(self, steps=steps, tolerance=None)
-
-    @property
-    def over_relaxes(self) -> bool:
-        """Whether sweeps can go further than they are drawn, and settle sooner for it."""
-        return False
 
     def __call__(
         self,

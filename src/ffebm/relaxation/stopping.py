@@ -92,7 +92,7 @@ class WithinTolerance(AfterSweeps):
     def ends(self, states: list[State], previous: list[State]) -> bool:
         settled = self._settled
         if settled is not None:
-            for state, (phase, before) in zip(states.copy(), enumerate(previous), strict=True):
+            for phase, (state, before) in enumerate(zip(states, previous, strict=True)):
                 states[phase] = tuple(torch.where(per_sample(settled, s), b, s) for s, b in zip(state, before, strict=True))
         moved = torch.stack([change(*pair) for pair in zip(states, previous, strict=True)])
         self._residual = moved if settled is None else torch.where(settled, self._residual, moved)
