@@ -117,9 +117,8 @@ class AnalogBlock(nn.Module):
         # The look waits for the device: it is taken at first, and then now and again.
         due = self._passes < FIRST or self._passes % EVERY == 0
         self._passes += 1
-        if self.unsettled == "raise" or (
-            self.unsettled == "warn" and due and not self._warned and self.estimator.assumes_equilibrium
-        ):
+        warns = self.unsettled == "warn" and due and not self._warned and self.estimator.assumes_equilibrium
+        if warns or self.unsettled == "raise":
             with torch.no_grad():
                 self._check_settled(relaxed, x)
         return relaxed

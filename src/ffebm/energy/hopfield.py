@@ -133,13 +133,10 @@ class Hopfield(Energy):
         for pre, post, edge in self.graph:
             own = dict(edge.named_parameters())
             ends = (high[pre], high[post]), (low[pre], low[post])
-            for name, gradient in edge.contrast_gradient(*ends, self._weighted(weights, post)).items():
+            for name, gradient in edge.contrast_gradient(*ends, weights * self.layer_weight(post)).items():
                 sums[own[name]] = sums[own[name]] + gradient if own[name] in sums else gradient
-        grad_x = (low[0] - high[0]) * per_sample(self._weighted(weights, 0), x)
+        grad_x = (low[0] - high[0]) * per_sample(weights * self.layer_weight(0), x)
         return grad_x, {name: sums[p] if p in sums else torch.zeros_like(p) for name, p in wanted(self).items()}
-
-    def _weighted(self, weights: Tensor, layer: int) -> Tensor:
-        return weights if self.feedback == 1 else weights * self.layer_weight(layer)
 
     @torch.no_grad()
     def latched(self, state: State) -> Hopfield:
