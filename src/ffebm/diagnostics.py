@@ -237,11 +237,11 @@ def _id_steps(model: FFEBM, passage: Passage, y: Tensor, recorded: Relaxation, d
     readout: dict[str, Tensor] = {}
     if delta is None:
         delta, readout = through_readout(model, passage, y)
-    (number, _, block, _, x, _), states = passage.visit, passage.states
+    block, states = passage.visit.block, passage.states
     errors = error_at(block.output_layer, delta, len(states[0]))
     adjoint = tuple(torch.zeros_like(s) if error is None else error for s, error in zip(states[0], errors, strict=True))
-    x = x.detach().requires_grad_()
-    parameters = wanted(block.energy, f"blocks.{number - 1}.energy.")
+    x = passage.visit.x.detach().requires_grad_()
+    parameters = wanted(block.energy, f"blocks.{passage.visit.number - 1}.energy.")
     total = [torch.zeros_like(t) for t in (x, *parameters.values())]
     yield Gradients(total[0], readout | dict(zip(parameters, total[1:], strict=True)))
     for before in reversed(states[:-1]):

@@ -155,7 +155,7 @@ class Simulated(System):
         observer: PhasesObserver | None = None,
     ) -> list[Relaxed]:
         relax = self.relax if relax is None else relax
-        whole = Problem(self.energy, x, [phase.tilt for phase in phases], None if start is None else lambda: start)
+        whole = Problem(self.energy, x, [phase.tilt for phase in phases], start)
         if start is None and observer is None and not whole.nudged:
             parts = self.portions(x, self.energy.init_state(x[:1]), len(phases))
             pieces = [relax.settle(replace(whole, x=x[part])) for part in parts]

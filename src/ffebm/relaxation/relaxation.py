@@ -78,9 +78,8 @@ class Relaxation(ABC):
         check_input(block_name(), x)
         given = () if start is None else start
         recorded = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *energy.parameters(), *given))
-        begin = None if start is None else lambda: start
         watch = None if observer is None else lambda done, states: observer(done, states[0])
-        return self.settle(Problem(energy, x, (nudge,), begin, recorded=recorded), watch)[0]
+        return self.settle(Problem(energy, x, (nudge,), start, recorded=recorded), watch)[0]
 
     def settle(self, problem: Problem, observer: PhasesObserver | None = None) -> list[Relaxed]:
         """Solve a problem: the end of every phase of it."""

@@ -99,7 +99,7 @@ class WithinTolerance(AfterSweeps):
         self._sweeps = self._sweeps.to(moved.device) + (1 if settled is None else ~settled)
         calm = (self._residual <= self.tolerance).all(0)
         self._settled = calm if bool(calm.any()) else None
-        return bool(calm.all())
+        return self._settled is not None and bool(calm.all())
 
     def relaxed(self, states: list[State], previous: list[State], done: int) -> list[Relaxed]:
         sweeps = self._sweeps.expand_as(self._residual[0])
