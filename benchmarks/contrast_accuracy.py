@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import platform
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -29,7 +30,6 @@ from ffebm import (
     clamp,
     identity,
 )
-from ffebm.state import error_at
 
 
 def main() -> None:
@@ -71,9 +71,8 @@ def errors(energy: Energy, x: Tensor, beta: float) -> tuple[float, float]:
     estimator = EquilibriumPropagation(FixedPoint(40, order="output-first"), beta=beta)
     system = Simulated(energy, FixedPoint(100))
     (free,) = system.settle(x, [Phase()])
-    deltas = error_at(system.output_layer, torch.randn_like(free.state[system.output_layer]), len(free.state))
-    phases = estimator.phases(estimator.stationary(deltas, estimator.sizes(deltas)), x)
-    high, low = estimator.read(system, x, free.state, phases)
+    error = torch.randn_like(free.state[system.output_layer])
+    high, low = replace(estimator, hold_pooling=False).trial_by_error(system, x, free.state, error).read()
 
     def weight_gradient(energy: Energy, x: Tensor, high: State, low: State, naive: bool) -> Tensor:
         contrast = Energy.contrast_gradient if naive else type(energy).contrast_gradient

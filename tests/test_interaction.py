@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ffebm import AveragePool, Convolution, Dense, Interaction, MaxPool, SoftPool
-from ffebm.gradient.estimator import differentiate
+from ffebm.derivative import differentiate
 from ffebm.interaction import Shape
 from nets import relative
 

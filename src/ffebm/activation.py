@@ -40,7 +40,8 @@ class Activation:
         """
         if omega == 1:
             return self.sigma(v)
-        return self._inside(torch.lerp(s, self.sigma(v) if self.slope is None else self.slope * v, omega))
+        moved = torch.lerp(s, self.sigma(v) if self.slope is None else self.slope * v, omega)
+        return moved if self._open else moved.clamp(self.low, self.high)
 
     def step_(self, v: Tensor, s: Tensor, omega: float = 1.0) -> Tensor:
         """`step`, which may overwrite `v`: for sweeps that nobody records."""
@@ -75,9 +76,6 @@ class Activation:
     def signed(self) -> bool:
         """Whether a layer may be negative."""
         return self.low < 0
-
-    def _inside(self, s: Tensor) -> Tensor:
-        return s if self._open else s.clamp(self.low, self.high)
 
     @property
     def _open(self) -> bool:

@@ -47,8 +47,9 @@ class AnalogBlock(nn.Module):
     _warned = False  # whether it has been warned of
     _passes = 0  # forward passes so far
 
-    def __init__(self, estimator: GradientEstimator, name: str, unsettled: Unsettled) -> None:
+    def __init__(self, what: str, part: nn.Module, estimator: GradientEstimator, name: str, unsettled: Unsettled) -> None:
         super().__init__()
+        check_samples_stay_apart(what, part, "Put it into a module before or behind the block.")
         check_type("estimator", estimator, GradientEstimator, "EquilibriumPropagation()")
         check_choice("unsettled", unsettled, get_args(Unsettled))
         self.estimator = estimator
@@ -102,8 +103,11 @@ class AnalogBlock(nn.Module):
     def _enter(self, x: Tensor) -> Tensor:
         """Check the input and bring it from autocast's precision to the block's own."""
         refuse_tracing(self.label)
-        check_input(x)
-        self.system.check_hooks()
+        check_input(self.label, x)
+        for name, part in (found for child in self.children() for found in child.named_modules()):
+            check_hooks = getattr(part, "check_hooks", None)  # parts that are called as modules run theirs
+            if check_hooks is not None:
+                check_hooks(f"{name} of {self.label}")
         parameter = next(self.parameters(), None)
         own = torch.promote_types(x.dtype, torch.float32) if parameter is None else parameter.dtype
         half = x.dtype in (torch.float16, torch.bfloat16)
@@ -119,9 +123,8 @@ class AnalogBlock(nn.Module):
         # The look waits for the device: it is taken at first, and then now and again.
         due = self._passes < FIRST or self._passes % EVERY == 0
         self._passes += 1
-        if self.unsettled == "raise" or (
-            self.unsettled == "warn" and due and not self._warned and self.estimator.assumes_equilibrium
-        ):
+        warns = self.unsettled == "warn" and due and not self._warned and self.estimator.assumes_equilibrium
+        if warns or self.unsettled == "raise":
             with torch.no_grad():
                 self._check_settled(relaxed, x)
                 self._check_unique(x)
@@ -130,15 +133,14 @@ class AnalogBlock(nn.Module):
     def _check_unique(self, x: Tensor) -> None:
         """Complain where a few samples end elsewhere from another start; nothing is known of other starts here."""
 
-    def _moves(self, relaxed: Relaxed, x: Tensor) -> float:
-        """What units still move by, the mean over samples of each one's fastest."""
-        return relaxed.residual.mean().item()
-
     def _check_settled(self, relaxed: Relaxed, x: Tensor) -> None:
-        moves = self._moves(relaxed, x)
+        most = int(relaxed.sweeps.max())
+        moves = relaxed.residual.mean().item()  # by each sample's fastest unit
+        if moves > UNSETTLED and most == 1:
+            # A single sweep moved from where all began, and says nothing of what is left: another one does.
+            moves = self.system.settle(x, [FREE], start=relaxed.state)[0].residual.mean().item()
         if moves <= UNSETTLED * max(1.0, *(s.abs().max().item() for s in relaxed.state)):
             return
-        most = int(relaxed.sweeps.max())
         made = f"{most} sweep{'s' if most > 1 else ''}"
         message = (
             f"{self.label} has not settled: units still move by {moves:.2g} after {made}, so its gradient is not one of "
@@ -180,8 +182,7 @@ class SystemBlock(AnalogBlock):
         unsettled: Unsettled = "warn",
     ) -> None:
         check_type("system", system, System, "Simulated(Hopfield([Dense(32, 16)]), FixedPoint(20))")
-        super().__init__(estimator, name, unsettled)
-        check_samples_stay_apart("The system", system, "Put it into a module before or behind the block.")
+        super().__init__("The system", system, estimator, name, unsettled)
         self.system = system
 
     def _refuse(self, *_: Any) -> NoReturn:
@@ -225,8 +226,7 @@ class EnergyBlock(AnalogBlock):
     ) -> None:
         check_type("energy", energy, Energy, "Hopfield([Dense(32, 16)])")
         check_type("relax", relax, Relaxation, "FixedPoint(20)")
-        super().__init__(estimator, name, unsettled)
-        check_samples_stay_apart("The energy", energy, "Put it into a module before or behind the block.")
+        super().__init__("The energy", energy, estimator, name, unsettled)
         self.energy = energy
         self.relax = relax
         self.limit = None if max_contraction is None else Limit(max_contraction)
@@ -261,13 +261,6 @@ class EnergyBlock(AnalogBlock):
 
     def _losses(self, x: Tensor, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
         return self.estimator.losses(self.energy, x, self.relax, cost, y)
-
-    def _moves(self, relaxed: Relaxed, x: Tensor) -> float:
-        moves = super()._moves(relaxed, x)
-        if moves <= UNSETTLED or int(relaxed.sweeps.max()) > 1:
-            return moves
-        # A single sweep moved from where all began, and says nothing of what is left: another one does.
-        return change(self.relax.sweep(self.energy, relaxed.state, x), relaxed.state).mean().item()
 
     def _check_unique(self, x: Tensor) -> None:
         if self.limit is not None or not self.training:

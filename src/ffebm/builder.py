@@ -85,16 +85,10 @@ def build(
     blocks: list[EnergyBlock] = []
     shape: Shape = tuple(input_shape)
     shapes: list[Shape] = []  # of what enters each block
-    for number, (size, output, norm, gradient) in enumerate(
-        zip(
-            sizes,
-            _per_block("output_activation", output_activation, count),
-            _per_block("batch_norm", batch_norm, count),
-            _per_block("estimator", estimator, count),
-            strict=True,
-        ),
-        1,
-    ):
+    outputs = _per_block("output_activation", output_activation, count)
+    norms = _per_block("batch_norm", batch_norm, count)
+    estimators = _per_block("estimator", estimator, count)
+    for number, (size, output, norm, gradient) in enumerate(zip(sizes, outputs, norms, estimators, strict=True), 1):
         own = layers[(before := sum(sizes[: number - 1])) : before + size]
         connection = own[0].connection(shape, bias=not norm)
         shape = connection.out_shape(shape)

@@ -140,8 +140,12 @@ def _tuned(block: EnergyBlock, contraction: float, error: float) -> Tuning:
     """What the formula says for a block, and no more sweeps than it may have."""
     over_relaxed = block.relax.over_relaxes
     tuning = Tuning.for_error(contraction, len(block.energy.activations), error, over_relaxed=over_relaxed)
-    most = max(1, block.estimator.error_sweeps)
-    return replace(tuning, free=min(tuning.free, block.relax.steps), nudged=min(tuning.nudged, most))
+    return replace(tuning, free=min(tuning.free, block.relax.steps), nudged=min(tuning.nudged, _error_sweeps(block)))
+
+
+def _error_sweeps(block: EnergyBlock) -> int:
+    """How many sweeps carry the error, where they are the estimator's own."""
+    return 1 if block.estimator.relax is None else block.estimator.relax.steps
 
 
 @torch.no_grad()
@@ -173,7 +177,7 @@ def _settled_gradients(model: FFEBM, x: Tensor, y: Tensor, tunings: Sequence[Tun
     model = deepcopy(model)
     for (_, block), tuning in zip(model.chain, tunings, strict=True):
         block.relax = _until_settled(block.relax.tuned(SWEEPS, tuning.omega))
-        block.estimator = block.estimator.swept(max(40, 2 * block.estimator.error_sweeps))
+        block.estimator = block.estimator.swept(max(40, 2 * _error_sweeps(block)))
     return gradients(model, x, y)
 
 

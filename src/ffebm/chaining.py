@@ -13,26 +13,37 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ffebm.block import EnergyBlock
-from ffebm.gradient import EquilibriumPropagation, Gradients
+from ffebm.derivative import Gradients, differentiate, pulled_back, wanted
+from ffebm.gradient import EquilibriumPropagation
 from ffebm.gradient.equilibrium_propagation import LastBlock
-from ffebm.gradient.estimator import differentiate
 from ffebm.model import FFEBM, ReadoutCost
 from ffebm.relaxation import Relaxation, Relaxed
-from ffebm.state import State, error_at
+from ffebm.state import State
+from ffebm.walk import Visit
+
+Named = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Passage:
     """One stage and block after inference, ready to be differentiated on their own."""
 
-    stage: nn.Module
-    block: EnergyBlock
-    s: Tensor  # what went into the stage, a leaf
-    x: Tensor  # what came out of it, with the stage's graph
+    visit: Visit  # what went into the stage is a leaf, and what came out of it has the stage's graph
     states: list[State]  # the equilibrium, and the sweeps after it where some were asked for
+
+    @property
+    def digital(self) -> Named:
+        """The parameters of the stage, by their names in the model."""
+        return wanted(self.visit.stage, f"stages.{self.visit.number - 1}.")
+
+    def through_stage(self, delta: Tensor) -> Gradients:
+        """Backprop of an error behind the stage: the error handed to the block before, and the gradients of the stage."""
+        digital = self.digital
+        s, *found = pulled_back([self.visit.x], [self.visit.s, *digital.values()], [delta], again=True)
+        return Gradients(s, dict(zip(digital, found, strict=True)))
 
 
 def passages(model: FFEBM, inputs: Tensor, further: Relaxation | None = None) -> list[Passage]:
@@ -50,19 +61,14 @@ def passages(model: FFEBM, inputs: Tensor, further: Relaxation | None = None) ->
             with torch.no_grad():
                 relaxed = further(block.energy, x, start=relaxed.state, observer=lambda _, state: states.append(state))
         kept.append(states)
-        state = list(relaxed.state)
-        state[block.output_layer] = (
-            state[block.output_layer].detach().requires_grad_()
-        )  # a leaf, for the stage that it goes into
-        return relaxed._replace(state=tuple(state))
+        return relaxed._replace(state=tuple(s.detach().requires_grad_() for s in relaxed.state))  # leaves, for the next stage
 
     with torch.enable_grad():
         visits = list(model.walk(inputs.detach().requires_grad_(), settle))
-    return [Passage(v.stage, v.block, v.s, v.x, states) for v, states in zip(visits, kept, strict=True)]
+    return list(map(Passage, visits, kept))
 
 
-Named = dict[str, Tensor]
-Through = Callable[[Passage, "Contrast", Named], Named]  # (passage, contrast, inputs of the stage) -> all gradients
+Through = Callable[[Passage, "Contrast"], Gradients]  # the error handed to the block before, and all gradients
 
 
 @torch.enable_grad()
@@ -75,9 +81,9 @@ def explicit_chain(model: FFEBM, x: Tensor, y: Tensor) -> Named:
     Paper: Alg. [alg:explicit-bp-ep-chain]
     """
 
-    def through(passage: Passage, contrast: Contrast, digital: Named) -> Named:
-        backpropagated = torch.autograd.grad(passage.x, list(digital.values()), contrast.gradients.x)  # ∂F·Δx
-        return contrast.gradients.parameters | dict(zip(digital, backpropagated, strict=True))
+    def through(passage: Passage, contrast: Contrast) -> Gradients:
+        delta, of_stage = passage.through_stage(contrast.gradients.x)  # ∂F·Δx
+        return Gradients(delta, contrast.gradients.parameters | of_stage)
 
     return _chain(model, x, y, through)
 
@@ -91,12 +97,12 @@ def implicit_chain(model: FFEBM, x: Tensor, y: Tensor) -> Named:
 
     Paper: Alg. [alg:implicit-bp-ep-chain], Alg. [alg:implicit-bp-ep-chain-detailed]
     """
-    parameters = named("", model)
+    parameters = wanted(model)
 
-    def through(passage: Passage, contrast: Contrast, digital: Named) -> Named:
-        analog = {name: parameters[name] for name in contrast.gradients.parameters}
-        grads = torch.autograd.grad(contrast.value(passage.x), [*analog.values(), *digital.values()])
-        return dict(zip([*analog, *digital], grads, strict=True))
+    def through(passage: Passage, contrast: Contrast) -> Gradients:
+        inputs = {name: parameters[name] for name in contrast.gradients.parameters} | passage.digital
+        delta, *found = pulled_back([contrast.value(passage.visit.x)], [passage.visit.s, *inputs.values()])
+        return Gradients(delta, dict(zip(inputs, found, strict=True)))
 
     return _chain(model, x, y, through)
 
@@ -108,22 +114,18 @@ def _chain(model: FFEBM, x: Tensor, y: Tensor, through: Through) -> Named:
         raise ValueError("Chaining names each gradient by its part, got parameters that several parts share: use `backward`.")
     gradients: Named = {}
     delta: Tensor | None = None
-    for index, passage in reversed(list(enumerate(passages(model, x)))):
-        block = passage.block
+    for passage in reversed(passages(model, x)):
+        block = passage.visit.block
         estimator = block.estimator.nudging
         if estimator is None:
             raise TypeError(f"Chaining needs EquilibriumPropagation in every block, got {block.estimator} in {block.label}.")
         if delta is None and (model.nudge == "stationary" or estimator.chosen.linearised):
             delta, of_readout = through_readout(model, passage, y)
             gradients |= of_readout
-        *_, contrast = contrasts(model, index, passage, estimator, delta, y)
-        digital = named(f"stages.{index}", passage.stage) | {ERROR: passage.s}
-        gradients |= through(passage, contrast, digital)
-        delta = gradients.pop(ERROR)
+        *_, contrast = contrasts(model, passage, estimator, delta, y)
+        delta, found = through(passage, contrast)
+        gradients |= found
     return gradients
-
-
-ERROR = "error handed to the block before"
 
 
 class Contrast(NamedTuple):
@@ -134,50 +136,37 @@ class Contrast(NamedTuple):
 
 
 def contrasts(
-    model: FFEBM, index: int, passage: Passage, estimator: EquilibriumPropagation, delta: Tensor | None, y: Tensor
+    model: FFEBM, passage: Passage, estimator: EquilibriumPropagation, delta: Tensor | None, y: Tensor
 ) -> Iterator[Contrast]:
     """What EP makes of a block after 0, 1, ... nudged sweeps.
 
     Args:
         delta: the error at the block's output; without one it is nudged by the loss, and the readout belongs to it.
     """
-    block, free, x = passage.block, passage.states[0], passage.x.detach()
-    last = LastBlock(estimator.around(block.system, free), ReadoutCost(model.readout, model.criterion), y)
+    block, free, x = passage.visit.block, passage.states[0], passage.visit.x.detach()
     if delta is None:
+        last = LastBlock(block.system, ReadoutCost(model.readout, model.criterion), y)
         weights = x.new_full((len(y),), 1 / len(y))
-        nudge = estimator.elastic(last, x)
+        trial = estimator.trial(block.system, x, free, estimator.phases(last.nudge(x), x), weights, last)
     else:
-        deltas = error_at(block.output_layer, delta, len(free))
-        weights = estimator.sizes(deltas)
-        nudge = estimator.stationary(deltas, weights)
-    phases = estimator.phases(nudge, x)
+        trial = estimator.trial_by_error(block.system, x, free, delta)
     energy = block.energy.latched(free) if estimator.hold_pooling else block.energy
 
     def value(x: Tensor, readings: list[State]) -> Tensor:
-        total = (weights / estimator.reach(phases) * energy.contrast(*estimator.chosen.pair(free, readings), x)).sum()
-        if delta is not None:
-            return total
-        return total + (weights * estimator.chosen.mean([last.cost(s[block.output_layer], y) for s in readings])).sum()
+        high, low, weights = trial.contrast(readings)
+        total = (weights * energy.contrast(high, low, x)).sum()
+        return total if trial.last is None else total + trial.cost(readings)
 
+    inside = "" if trial.last is None else "system."
     swept: list[list[State]] = []
-    estimator.read(last.system, x, free, phases, lambda _, states: swept.append(states))
+    trial.read(lambda _, states: swept.append(states))
     for readings in swept:
-        if delta is None:
-            found = estimator.elastic_contrast(last, x, free, readings, phases, weights)
-        else:
-            found = estimator.contrast(last.system, x, free, readings, phases, weights).within("system")
-        names = {name: name.removeprefix("cost.").replace("system.", f"blocks.{index}.", 1) for name in found.parameters}
-        gradients = Gradients(found.x, {names[name]: gradient for name, gradient in found.parameters.items()})
-        yield Contrast(gradients, partial(value, readings=readings))
+        found = trial.gradients(readings).renamed(inside, f"blocks.{passage.visit.number - 1}.").renamed("cost.", "")
+        yield Contrast(found, partial(value, readings=readings))
 
 
 def through_readout(model: FFEBM, passage: Passage, y: Tensor) -> Gradients:
     """The error at the output of the last block, and the readout's gradients."""
-    output = passage.states[-1][passage.block.output_layer].detach().requires_grad_()
+    output = passage.states[-1][passage.visit.block.output_layer].detach().requires_grad_()
     cost = ReadoutCost(model.readout, model.criterion)
     return differentiate(cost(output, y).mean(), output, cost)
-
-
-def named(prefix: str, module: nn.Module) -> Named:
-    """The parameters that want a gradient, by their name in the model."""
-    return {f"{prefix}.{name}".lstrip("."): p for name, p in module.named_parameters() if p.requires_grad}

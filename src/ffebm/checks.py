@@ -18,7 +18,9 @@ _HALF = re.compile("[\ud800-\udfff]")  # surrogates: what Python makes of a file
 
 def brief(value: object, width: int = 80) -> str:
     """A value as Python writes it, on one line of at most `width` characters: messages quote what they were given."""
-    return _cut(_Brief(width).repr(value), width)
+    text = _Brief(width).repr(value)
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: width + 1])
+    return shown if len(shown) <= width else f"{shown[: width - 1]}…"
 
 
 def brief_name(text: str, width: int = 80) -> str:
@@ -43,12 +45,6 @@ class _Brief(reprlib.Repr):
         )
         self.fillvalue = "…"
 
-    def repr_str(self, x: str, level: int) -> str:
-        return self._quoted(x)
-
-    def repr_bytes(self, x: bytes, level: int) -> str:
-        return self._quoted(x)
-
     def repr_int(self, x: int, level: int) -> str:
         digits = int(x.bit_length() * 0.30103) + 1
         return repr(x) if digits <= self.width else f"a whole number of about {digits:,} digits"  # Python writes none so long
@@ -59,7 +55,7 @@ class _Brief(reprlib.Repr):
         except Exception:  # whatever it does, it must not hide the message that it is quoted in
             return f"a {type(x).__name__}"
 
-    def _quoted(self, x: str | bytes) -> str:
+    def repr_str(self, x: str | bytes, level: int) -> str:
         """Both ends of a text, between its quotes."""
         whole = repr(x[: self.width])
         if len(x) <= self.width and len(whole) <= self.width:
@@ -67,10 +63,7 @@ class _Brief(reprlib.Repr):
         head, half = len(whole) - len(whole.lstrip("b")) + 1, (self.width - 4) // 2
         return f"{whole[: head + half]}…{repr(x[-half:])[-half - 1 :]}"
 
-
-def _cut(text: str, width: int) -> str:
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: width + 1])
-    return shown if len(shown) <= width else f"{shown[: width - 1]}…"
+    repr_bytes = repr_str
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ffebm.block import EnergyBlock
-from ffebm.chaining import ERROR, Passage, contrasts, named, passages, through_readout
+from ffebm.chaining import Passage, contrasts, passages, through_readout
+from ffebm.derivative import Gradients, pulled_back, wanted
 from ffebm.energy import Energy
 from ffebm.errors import DivergenceError, UnsettledError
 from ffebm.gradient import EquilibriumPropagation, RecurrentBackprop
@@ -58,11 +59,9 @@ def trace(energy: Energy, relax: Relaxation, x: Tensor, *, start: State | None =
 
 def gradients(model: FFEBM, x: Tensor, y: Tensor) -> dict[str, Tensor]:
     """The gradient of the mean loss for every parameter that requires one, by name; `.grad` is left alone."""
-    wanted = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    loss = model(x, y).losses.mean()
+    parameters = wanted(model)
     # A few recorded sweeps may not carry the error down to every parameter: zeros then, not an error.
-    found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True, materialize_grads=True)
-    return dict(zip(wanted, found, strict=True))
+    return dict(zip(parameters, pulled_back([model(x, y).losses.mean()], [*parameters.values()]), strict=True))
 
 
 def converged_gradients(model: FFEBM, x: Tensor, y: Tensor, tolerance: float = 1e-12, steps: int = 1000) -> dict[str, Tensor]:
@@ -206,60 +205,51 @@ def transients(
     ep_delta: Tensor | None = None
     id_delta: Tensor | None = None
     found: list[Transient] = []
-    for index in reversed(range(len(free))):
+    for settled, recording in zip(reversed(free), reversed(unrolled), strict=True):
         curves: dict[str, _Curve] = {}
-        ep_steps = _ep_steps(model, index, free[index], y, estimator, ep_delta)
-        id_steps = _id_steps(model, index, unrolled[index], y, recorded, id_delta)
+        ep_steps = _ep_steps(model, settled, y, estimator, ep_delta)
+        id_steps = _id_steps(model, recording, y, recorded, id_delta)
         for ep, id_ in zip(ep_steps, id_steps, strict=True):
-            ep_delta, id_delta = ep.pop(ERROR), id_.pop(ERROR)
-            for name, g in ep.items():
+            ep_delta, of_stage = settled.through_stage(ep.x)
+            id_delta, of_stage_by_id = recording.through_stage(id_.x)
+            expected = id_.parameters | of_stage_by_id
+            for name, g in (ep.parameters | of_stage).items():
                 if name not in curves:
                     curves[name] = _Curve(g, shown, generator)
-                curves[name].add(g, id_[name])
-        found += [curve.transient(name, index + 1) for name, curve in curves.items()]
+                curves[name].add(g, expected[name])
+        found += [curve.transient(name, settled.visit.number) for name, curve in curves.items()]
     return found
 
 
-Steps = Iterator[dict[str, Tensor]]  # gradients by parameter name, and the error, after 0, 1, ... T sweeps
+Steps = Iterator[Gradients]  # of a block, and of the readout behind it, after 0, 1, ... T sweeps
 
 
-def _ep_steps(
-    model: FFEBM, index: int, passage: Passage, y: Tensor, estimator: EquilibriumPropagation, delta: Tensor | None
-) -> Steps:
+def _ep_steps(model: FFEBM, passage: Passage, y: Tensor, estimator: EquilibriumPropagation, delta: Tensor | None) -> Steps:
     readout: dict[str, Tensor] = {}
     if delta is None and model.nudge == "stationary":
         delta, readout = through_readout(model, passage, y)
-    for found, _ in contrasts(model, index, passage, estimator, delta, y):
-        yield readout | found.parameters | _through_stage(passage, index, found.x)
+    for found, _ in contrasts(model, passage, estimator, delta, y):
+        yield Gradients(found.x, readout | found.parameters)
 
 
-def _id_steps(model: FFEBM, index: int, passage: Passage, y: Tensor, recorded: Relaxation, delta: Tensor | None) -> Steps:
+def _id_steps(model: FFEBM, passage: Passage, y: Tensor, recorded: Relaxation, delta: Tensor | None) -> Steps:
     """Backpropagation through the recorded sweeps, one at a time, from the last to the first."""
-    energy = passage.block.energy
     readout: dict[str, Tensor] = {}
     if delta is None:
         delta, readout = through_readout(model, passage, y)
-    state = passage.states[0]
-    errors = error_at(passage.block.output_layer, delta, len(state))
-    adjoint = tuple(torch.zeros_like(s) if error is None else error for s, error in zip(state, errors, strict=True))
-    x = passage.x.detach().requires_grad_()
-    wanted = named(f"blocks.{index}.energy", energy)
-    total = [torch.zeros_like(t) for t in (x, *wanted.values())]
-    yield readout | dict(zip(wanted, total[1:], strict=True)) | _through_stage(passage, index, total[0])
-    for before in reversed(passage.states[:-1]):
+    block, states = passage.visit.block, passage.states
+    errors = error_at(block.output_layer, delta, len(states[0]))
+    adjoint = tuple(torch.zeros_like(s) if error is None else error for s, error in zip(states[0], errors, strict=True))
+    x = passage.visit.x.detach().requires_grad_()
+    parameters = wanted(block.energy, f"blocks.{passage.visit.number - 1}.energy.")
+    total = [torch.zeros_like(t) for t in (x, *parameters.values())]
+    yield Gradients(total[0], readout | dict(zip(parameters, total[1:], strict=True)))
+    for before in reversed(states[:-1]):
         state = tuple(s.detach().requires_grad_() for s in before)
-        swept = recorded.sweep(energy, state, x)
-        inputs = [*state, x, *wanted.values()]
-        found = torch.autograd.grad(swept, inputs, adjoint, allow_unused=True, materialize_grads=True)
-        adjoint = found[: len(state)]
-        total = [so_far + g for so_far, g in zip(total, found[len(state) :], strict=True)]
-        yield readout | dict(zip(wanted, total[1:], strict=True)) | _through_stage(passage, index, total[0])
-
-
-def _through_stage(passage: Passage, index: int, delta_x: Tensor) -> dict[str, Tensor]:
-    wanted = named(f"stages.{index}", passage.stage)
-    delta, *found = torch.autograd.grad(passage.x, [passage.s, *wanted.values()], delta_x, retain_graph=True)
-    return dict(zip(wanted, found, strict=True)) | {ERROR: delta}
+        pulled = pulled_back(recorded.sweep(block.energy, state, x), [*state, x, *parameters.values()], adjoint)
+        adjoint = pulled[: len(state)]
+        total = [so_far + g for so_far, g in zip(total, pulled[len(state) :], strict=True)]
+        yield Gradients(total[0], readout | dict(zip(parameters, total[1:], strict=True)))
 
 
 class _Curve:

@@ -60,15 +60,8 @@ class ConvLayer(Layer):
                 f"A convolutional layer of {self.channels} channels stands on a layer of shape {shape}: "
                 "convolutions need (channels, height, width) below them, so put dense layers last."
             )
-        return Convolution(
-            shape[0],
-            self.channels,
-            self.kernel,
-            stride=self.stride,
-            padding=self.padding,
-            pool=deepcopy(self.pool),
-            bias=bias,
-        )
+        pool = deepcopy(self.pool)  # each connection has its own
+        return Convolution(shape[0], self.channels, self.kernel, stride=self.stride, padding=self.padding, pool=pool, bias=bias)
 
     def shortcut(self, shape: Shape, way: Sequence[Layer]) -> Convolution:
         stride, window, step = 1, 1, 1  # of the convolution; window and stride of all poolings on the way as one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Literal, NamedTuple, NoReturn, cast, get_args
@@ -15,7 +16,8 @@ from ffebm.block import AnalogBlock, EnergyBlock, refuse_tracing
 from ffebm.checks import check_choice, check_samples_stay_apart, check_type
 from ffebm.gradient import GradientEstimator
 from ffebm.relaxation import Relaxation, Relaxed
-from ffebm.relaxation.relaxation import check_tensor
+from ffebm.relaxation.relaxation import check_input, check_tensor
+from ffebm.state import largest
 from ffebm.summary import Summary, summarise
 from ffebm.walk import Settle, Visit, walk
 
@@ -98,26 +100,21 @@ class FFEBM(nn.Module):
     def forward(self, x: Tensor, y: Tensor | None = None) -> Output:
         self._check(x, y)
         losses: Tensor | None = None
-        cost = ReadoutCost(self.readout, self.criterion)
 
         def nudged_by_loss(block: AnalogBlock, x: Tensor) -> Relaxed:
             nonlocal losses
             assert y is not None
-            losses, relaxed = block.losses(x, cost, y)
+            losses, relaxed = block.losses(x, ReadoutCost(self.readout, self.criterion), y)
             return relaxed
 
         elastic = y is not None and self.nudge == "elastic"
-        output = x
-        for visit in self.walk(x, lambda block, x: block.equilibrium(x), nudged_by_loss if elastic else None):
-            output = visit.output
-        if losses is not None:
-            with torch.no_grad():
-                logits = self.readout(output.detach())
-            return Output(_for_metrics(logits, losses), losses)
-        logits = self.readout(output)
+        visits = self.walk(x, lambda block, x: block.equilibrium(x), nudged_by_loss if elastic else None)
+        output = deque(visits, maxlen=1).pop().output
+        with torch.set_grad_enabled(torch.is_grad_enabled() and losses is None):  # which come with their own
+            logits = self.readout(output)
         if y is None:
             return Output(logits)
-        losses = per_sample_losses(self.criterion, logits, y)
+        losses = per_sample_losses(self.criterion, logits, y) if losses is None else losses
         return Output(_for_metrics(logits, losses), losses)
 
     def walk(
@@ -135,7 +132,7 @@ class FFEBM(nn.Module):
             last: how the last one does, if otherwise.
             run: how a stage is run, if not simply called.
         """
-        return walk(self.chain, s, settle, last=last, run=run or self._run)
+        return walk(self.chain, s, run or self._run, settle, last)
 
     def _run(self, stage: nn.Module, s: Tensor) -> Tensor:
         if not (self.recompute and torch.is_grad_enabled()):
@@ -145,15 +142,7 @@ class FFEBM(nn.Module):
     def _check(self, x: Tensor, y: Tensor | None) -> None:
         """Refuse bad input before a stage sees it: batch-norm would remember a NaN, or a variance that overflows."""
         refuse_tracing("The model")
-        check_tensor("The input of the model", x)
-        if x.dim() < 2 or x.numel() == 0 or (self.input_shape is not None and x.shape[1:] != self.input_shape):
-            expected = "(batch, ...)" if self.input_shape is None else f"(batch, {', '.join(map(str, self.input_shape))})"
-            raise ValueError(
-                f"The model takes inputs of shape {expected} with at least one sample, got {tuple(x.shape)}. "
-                "Add a batch dimension to a single sample, skip empty batches, or build the model for this shape."
-            )
-        if not x.is_floating_point():
-            raise TypeError(f"The model takes floating-point inputs, got {x.dtype}: normalise images, or use `x.float()`.")
+        check_input("the model", x, self.input_shape)
         _check_size(x)
         if y is None:
             return
@@ -192,15 +181,14 @@ class FFEBM(nn.Module):
 
 def _check_size(x: Tensor) -> None:
     """Refuse what is not finite, and what is too large to be squared and summed, in one pass over the input."""
-    low, high = x.detach().aminmax()
-    largest = torch.maximum(-low, high)  # NaN where there is one
+    size = largest(x.detach())
     precision = torch.promote_types(x.dtype, torch.float32)  # batch-norm computes the variance of halves in float32
     limit = math.sqrt(torch.finfo(precision).max / x.numel())
-    if bool(largest <= limit):
+    if bool(size <= limit):
         return
-    if bool(largest.isfinite()):
+    if bool(size.isfinite()):
         raise ValueError(
-            f"The input has values of up to {largest.item():.1e}, too large for {precision}: the sum of their squares "
+            f"The input has values of up to {size.item():.1e}, too large for {precision}: the sum of their squares "
             "overflows, and batch-norms would remember an infinite variance for ever. Look into the data, and normalise it."
         )
     raise ValueError(f"The input has {int((~x.isfinite()).sum())} non-finite values among {x.numel()}: look into the data.")
@@ -214,24 +202,11 @@ def _for_metrics(logits: Tensor, losses: Tensor) -> Tensor:
     logits = logits.detach()
     if not (torch.is_grad_enabled() and losses.requires_grad):
         return logits
-    anchor = torch.empty(0, requires_grad=True)  # instead of the losses, whose whole graph kept logits would keep alive
-    logits = cast(Tensor, _ForMetrics.apply(logits, anchor))
+    logits = logits.requires_grad_().clone()  # a leaf could not be changed in place
+    # DDP and checkpoints ask for zeros of what a loss does not depend on.
+    logits.register_hook(lambda grad: _refuse_backward() if grad is not None and bool(grad.any()) else None)
     logits.backward = _refuse_backward  # torch would only say that they are several numbers
     return logits
-
-
-class _ForMetrics(torch.autograd.Function):
-    """The identity, which keeps nothing, and refuses to be differentiated."""
-
-    @staticmethod
-    def forward(_: Any, logits: Tensor, _anchor: Tensor) -> Tensor:
-        return logits.clone()  # a view could not be changed in place
-
-    @staticmethod
-    def backward(_: Any, grad: Tensor) -> tuple[None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        if bool(grad.any()):  # DDP and checkpoints ask for zeros of what a loss does not depend on
-            _refuse_backward()
-        return None, None
 
 
 def _refuse_backward(*_: Any, **__: Any) -> NoReturn:

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from ffebm.checks import check_type
+from ffebm.derivative import Gradients, differentiate, pulled_back
 from ffebm.errors import DivergenceError, block_name
-from ffebm.gradient.estimator import differentiate
 from ffebm.relaxation import FixedPoint, PhasesObserver, Relaxation, Relaxed
 from ffebm.relaxation.stopping import Sweep, iterate, stopping_rule
 from ffebm.state import State, dot
-from ffebm.system import Gradients, Phase, System
+from ffebm.system import Phase, System
 
 
 class NonReciprocal(System):
@@ -113,26 +113,9 @@ def _jacobian_products(update: nn.Module, state: State, x: Tensor) -> Callable[[
     state = tuple(s.detach().requires_grad_() for s in state)
     swept = update(state, x)
     any_vector = tuple(torch.zeros_like(s).requires_grad_() for s in swept)
-    pulled_back = _pulled(swept, state, any_vector, create_graph=True)  # linear in that vector
+    transposed = pulled_back(swept, state, any_vector, create_graph=True)  # linear in that vector
 
     def products(v: State) -> tuple[State, State]:
-        return _pulled(pulled_back, any_vector, v), _pulled(swept, state, v)
+        return pulled_back(transposed, any_vector, v, again=True), pulled_back(swept, state, v, again=True)
 
     return products
-
-
-def _pulled(outputs: State, inputs: State, v: State, *, create_graph: bool = False) -> State:
-    """The product with the transposed derivative of outputs by inputs; zero where one does not depend on the other."""
-    moving = [(output, part) for output, part in zip(outputs, v, strict=True) if output.requires_grad]
-    if not moving:
-        return tuple(map(torch.zeros_like, inputs))
-    with torch.enable_grad():
-        return torch.autograd.grad(
-            [output for output, _ in moving],
-            inputs,
-            [part for _, part in moving],
-            retain_graph=True,
-            create_graph=create_graph,
-            allow_unused=True,
-            materialize_grads=True,
-        )

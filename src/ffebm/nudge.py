@@ -3,28 +3,18 @@ r"""Nudges: the small force $\beta\, \partial_s C$ that tilts an energy towards 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, final
+from typing import final
 
 import torch
 from torch import Tensor
 
 from ffebm.state import Deltas, State, per_sample
 
-
-class Cost(Protocol):
-    """The loss of every sample as a function of a block's output and the target, shape (B,)."""
-
-    def __call__(self, output: Tensor, y: Tensor) -> Tensor: ...
-
-
+Cost = Callable[[Tensor, Tensor], Tensor]  # (output of a block, target) -> the loss of every sample, shape (B,)
 Strength = float | complex | Tensor  # of a nudge; a tensor has one for every sample, shape (B,)
-
-
-def strengths_of_samples(strengths: Sequence[Strength], samples: slice) -> list[Strength]:
-    return [strength[samples] if isinstance(strength, Tensor) else strength for strength in strengths]
 
 
 class Nudge(ABC):
@@ -48,9 +38,9 @@ class _Scaled(Nudge):
 
     def force(self, state: State, layer: int) -> Tensor | None:
         force = self.nudge.force(state, layer)
-        if force is None or not isinstance(self.strength, Tensor):
-            return None if force is None else self.strength * force
-        return per_sample(self.strength, force) * force
+        if force is None:
+            return None
+        return (per_sample(self.strength, force) if isinstance(self.strength, Tensor) else self.strength) * force
 
 
 @final
@@ -95,6 +85,10 @@ class Elastic(Nudge):
     cost: Cost
     y: Tensor
     output: int = -1
+
+    def losses(self, state: State) -> Tensor:
+        """The cost of every sample, shape (B,)."""
+        return self.cost(state[self.output], self.y)
 
     def force(self, state: State, layer: int) -> Tensor | None:
         if layer != self.output % len(state):

@@ -22,9 +22,7 @@ class Pool(nn.Module, ABC):
 
     holomorphic: ClassVar[bool] = False  # whether it takes complex images
     linear: ClassVar[bool] = False
-    chooses: ClassVar[bool] = (
-        False  # whether it takes one unit of each window, and so may flip where the layer above is negative
-    )
+    chooses: ClassVar[bool] = False  # whether it takes one unit of a window, and so may flip below a negative layer
 
     def __init_subclass__(cls) -> None:
         refuse_old_names(cls, held="latched")
@@ -75,7 +73,7 @@ class MaxPool(Pool):
     def there_and_back(self, u: Tensor) -> Tensor:
         return u * math.ceil(self.window / self.stride) ** 2  # a unit is chosen by so many windows, those that overlap there
 
-    def pooled(self, u: Tensor) -> tuple[Tensor, Tensor | None]:
+    def pooled(self, u: Tensor) -> tuple[Tensor, Tensor]:
         return F.max_pool2d(u, self.window, self.stride, return_indices=True)
 
     def transpose(self, u: Tensor, g: Tensor, positions: Tensor | None = None) -> Tensor:
@@ -84,9 +82,7 @@ class MaxPool(Pool):
         return _max_pool_backward(self, u, g, positions)
 
     def latched(self, u: Tensor) -> Pool:
-        positions = self.pooled(u)[1]
-        assert positions is not None
-        return LatchedPool(self, positions)
+        return LatchedPool(self, self.pooled(u)[1])
 
 
 class LatchedPool(Pool):
@@ -105,10 +101,8 @@ class LatchedPool(Pool):
     def forward(self, u: Tensor) -> Tensor:
         positions = self._for(u)
         if u.is_contiguous(memory_format=torch.channels_last):  # pixel by pixel, as it lies in memory
-            channels_last = (t.permute(0, 2, 3, 1).flatten(1, 2) for t in (u, positions))
-            return (
-                torch.gather(next(channels_last), 1, next(channels_last)).unflatten(1, positions.shape[2:]).permute(0, 3, 1, 2)
-            )
+            pixels, chosen = (t.permute(0, 2, 3, 1).flatten(1, 2) for t in (u, positions))
+            return torch.gather(pixels, 1, chosen).unflatten(1, positions.shape[2:]).permute(0, 3, 1, 2)
         return torch.gather(u.flatten(2), 2, positions.flatten(2)).view_as(positions)
 
     def pooled(self, u: Tensor) -> tuple[Tensor, Tensor | None]:

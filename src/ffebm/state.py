@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 
+T = TypeVar("T")
 State = tuple[Tensor, ...]  # s_1 .. s_L
 Colours = tuple[tuple[int, ...], ...]  # layers (0-based) that may move together, colour by colour
 Deltas = tuple[Tensor | None, ...]  # the error signal at every layer; None where there is none
@@ -20,13 +24,9 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
     return (a * b).sum(tuple(range(1, a.dim())))  # flattening a channels-last image would copy it
 
 
-def of_samples(state: State, samples: slice) -> State:
-    """The state of some samples of the batch."""
-    return tuple(s[samples] for s in state)
-
-
-def errors_of_samples(deltas: Deltas, samples: slice) -> Deltas:
-    return tuple(d if d is None else d[samples] for d in deltas)
+def of_samples(values: Iterable[T], samples: slice) -> tuple[T, ...]:
+    """What some samples of the batch have of states, errors or strengths; what is no tensor is the same for all."""
+    return tuple(value[samples] if isinstance(value, Tensor) else value for value in values)  # pyright: ignore[reportReturnType]
 
 
 def error_at(layer: int, delta: Tensor, layers: int) -> Deltas:

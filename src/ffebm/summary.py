@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -48,9 +49,10 @@ class Summary:
 
     def __str__(self) -> str:
         header = ("part", "kind", "layers", "parameters", "MACs per sample")
+        shapes = ["  ".join("×".join(map(str, shape)) for shape in row.shapes) for row in self.rows]
         body = [
-            (row.part, row.kind, "  ".join(map(_shape, row.shapes)), f"{row.parameters:,}", _macs(row.macs, row.kind))
-            for row in self.rows
+            (row.part, row.kind, layers, f"{row.parameters:,}", _macs(row.macs, row.kind))
+            for row, layers in zip(self.rows, shapes, strict=True)
         ]
         widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
         lines = [
@@ -67,7 +69,11 @@ def summarise(chain: Chain, readout: nn.Module, input_shape: tuple[int, ...]) ->
     reference = next(nn.ModuleList([*(part for pair in chain for part in pair), readout]).parameters(), torch.empty(0))
     output = torch.zeros(1, *input_shape, dtype=reference.dtype, device=reference.device)
     rows: list[Row] = []
-    for number, _, block, _, x, (state, *_) in walk(chain, output, _start, run=lambda *stage: _digital(rows, "stage", *stage)):
+
+    def start(block: EnergyBlock, x: Tensor) -> Relaxed:
+        return Relaxed(block.system.start(x), x.new_zeros(1), torch.zeros(1))
+
+    for number, _, block, _, x, (state, *_) in walk(chain, output, partial(_digital, rows, "stage"), start):
         shapes = tuple(tuple(s.shape[1:]) for s in state)
         rows.append(Row(f"block {number}", "analog", shapes, _parameters(block), block.system.sweep_macs(tuple(x.shape[1:]))))
         output = state[block.output_layer]
@@ -75,13 +81,8 @@ def summarise(chain: Chain, readout: nn.Module, input_shape: tuple[int, ...]) ->
     return Summary(tuple(rows))
 
 
-def _start(block: EnergyBlock, x: Tensor) -> Relaxed:
-    """Where a block would start."""
-    return Relaxed(block.system.start(x), x.new_zeros(1), torch.zeros(1))
-
-
 def _digital(rows: list[Row], kind: str, module: nn.Module, x: Tensor) -> Tensor:
-    """Run a stage and count the multiply-accumulates of its convolutions and linear layers."""
+    """Run a stage in evaluation mode, and count the multiply-accumulates of its convolutions and linear layers."""
     counts: list[int | None] = []
 
     def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -95,28 +96,14 @@ def _digital(rows: list[Row], kind: str, module: nn.Module, x: Tensor) -> Tensor
         elif any(p.dim() > 1 for p in layer.parameters(recurse=False)):
             counts.append(None)  # a matrix in a layer that is not known here
 
-    with _evaluation(module):
-        hooks = [layer.register_forward_hook(count) for layer in module.modules()]
-        try:
-            output = module(x)
-        finally:
-            for hook in hooks:
-                hook.remove()
+    with ExitStack() as afterwards:
+        for layer in module.modules():
+            afterwards.enter_context(layer.register_forward_hook(count))
+            afterwards.callback(setattr, layer, "training", layer.training)
+        output = module.eval()(x)
     part = f"{kind} {len(rows) // 2 + 1}" if kind == "stage" else kind
     rows.append(Row(part, "digital", (tuple(output.shape[1:]),), _parameters(module), _total(counts)))
     return output
-
-
-@contextmanager
-def _evaluation(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode for a while; every part then goes back to its own."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, training in modes:
-            part.training = training
 
 
 def _parameters(module: nn.Module) -> int:
@@ -127,10 +114,6 @@ def _total(counts: Iterable[int | None]) -> int | None:
     """The sum, or None if a part of it is not known."""
     known = list(counts)
     return None if None in known else sum(count for count in known if count is not None)
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return "×".join(map(str, shape))
 
 
 def _macs(count: int | None, kind: str = "digital") -> str:

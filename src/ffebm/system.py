@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ffebm.checks import check_type
+from ffebm.derivative import Gradients
 from ffebm.energy import Energy
 from ffebm.nudge import Nudge, Strength
 from ffebm.portions import portions
@@ -35,30 +36,6 @@ class Phase(NamedTuple):
 FREE = Phase()
 
 
-class Gradients(NamedTuple):
-    """The derivative of a loss with respect to a block's input and parameters."""
-
-    x: Tensor
-    parameters: dict[str, Tensor]  # by name, those that require gradients
-
-    @classmethod
-    def summed(cls, pieces: Sequence[Gradients]) -> Gradients:
-        """Of a whole batch, from those of its portions."""
-        parameters = dict(pieces[0].parameters)
-        for piece in pieces[1:]:
-            for name, gradient in piece.parameters.items():
-                parameters[name] = parameters[name] + gradient  # not in place: two names may hold one tensor
-        return cls(torch.cat([piece.x for piece in pieces]), parameters)
-
-    def within(self, part: str) -> Gradients:
-        """The same by the names that the parameters have in a module of which this is a part."""
-        return Gradients(self.x, {f"{part}.{name}": gradient for name, gradient in self.parameters.items()})
-
-    def of(self, part: str) -> Gradients:
-        """The same by the names that the parameters have in a part of the module."""
-        return Gradients(self.x, {name.removeprefix(f"{part}."): gradient for name, gradient in self.parameters.items()})
-
-
 class System(nn.Module, ABC):
     """An analog block as estimators see it: it settles in phases, and contrasts what was read at their ends.
 
@@ -66,6 +43,11 @@ class System(nn.Module, ABC):
     """
 
     output_layer: int = -1  # that the block returns, and that errors enter
+    faintest: float = 1.0  # how much less than an output the layer moves that a nudge there moves least, by its weight
+    kind: str  # what errors call a block of it that has no name
+
+    def __init_subclass__(cls) -> None:
+        cls.kind = vars(cls).get("kind", cls.__name__)
 
     @abstractmethod
     def settle(
@@ -123,20 +105,6 @@ class System(nn.Module, ABC):
         """Multiply-accumulates of one sweep for one sample with an input of this shape, or None where not known."""
         return None
 
-    def check_hooks(self) -> None:
-        """Refuse parts whose hooks would be passed by."""
-        return
-
-    @property
-    def faintest(self) -> float:
-        """How much less than an output the layer moves that a nudge there moves least, by its weight."""
-        return 1.0
-
-    @property
-    def kind(self) -> str:
-        """What errors call a block of it that has no name."""
-        return type(self).__name__
-
 
 class SystemWrapper(System):
     """Another system, a part of which a subclass changes: readings, for example."""
@@ -146,12 +114,14 @@ class SystemWrapper(System):
         check_type("system", system, System, "Simulated(Hopfield([Dense(32, 16)]), FixedPoint(20))")
         self.system = system
         self.output_layer = system.output_layer
+        self.faintest = system.faintest
+        self.kind = f"{type(self).__name__} {system.kind}"
 
     def settle(self, x: Tensor, phases: Sequence[Phase], **how: Any) -> list[Relaxed]:
         return self.system.settle(x, phases, **how)
 
     def contrast(self, high: State, low: State, x: Tensor, weights: Tensor) -> Gradients:
-        return self.system.contrast(high, low, x, weights).within("system")
+        return self.system.contrast(high, low, x, weights).renamed("", "system.")
 
     def latched(self, state: State) -> Self:
         return with_children(self, system=self.system.latched(state))
@@ -168,17 +138,6 @@ class SystemWrapper(System):
     def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
         return self.system.sweep_macs(shape)
 
-    def check_hooks(self) -> None:
-        self.system.check_hooks()
-
-    @property
-    def faintest(self) -> float:
-        return self.system.faintest
-
-    @property
-    def kind(self) -> str:
-        return f"{type(self).__name__} {self.system.kind}"
-
 
 class Simulated(System):
     """An energy that a relaxation minimises.
@@ -194,6 +153,8 @@ class Simulated(System):
         self.energy = energy
         self.relax = relax
         self.output_layer = energy.output_layer
+        self.faintest = min(1.0, *(1 / energy.layer_weight(layer) for layer in range(len(energy.activations))))
+        self.kind = type(energy).__name__
 
     @torch.no_grad()
     def settle(
@@ -206,7 +167,7 @@ class Simulated(System):
         observer: PhasesObserver | None = None,
     ) -> list[Relaxed]:
         relax = self.relax if relax is None else relax
-        whole = Problem(self.energy, x, [phase.tilt for phase in phases], None if start is None else lambda: start)
+        whole = Problem(self.energy, x, [phase.tilt for phase in phases], start)
         if start is None and observer is None and not whole.nudged:
             parts = self.portions(x, self.energy.init_state(x[:1]), len(phases))
             pieces = [relax.settle(replace(whole, x=x[part])) for part in parts]
@@ -216,10 +177,10 @@ class Simulated(System):
         return relax.settle(whole, observer)
 
     def contrast(self, high: State, low: State, x: Tensor, weights: Tensor) -> Gradients:
-        return Gradients(*self.energy.contrast_gradient(high, low, x, weights)).within("energy")
+        return Gradients(*self.energy.contrast_gradient(high, low, x, weights)).renamed("", "energy.")
 
     def response(self, state: State, moved: State, x: Tensor, weights: Tensor) -> Gradients:
-        return Gradients(*self.energy.response_gradient(state, moved, x, weights)).within("energy")
+        return Gradients(*self.energy.response_gradient(state, moved, x, weights)).renamed("", "energy.")
 
     def tangent(self, state: State) -> Simulated:
         return _Tangent(self.energy.tangent(state), self.relax)
@@ -240,32 +201,28 @@ class Simulated(System):
     def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
         return self.energy.sweep_macs(shape)
 
-    def check_hooks(self) -> None:
-        self.energy.check_hooks()
-
-    @property
-    def faintest(self) -> float:
-        return min(1.0, *(1 / self.energy.layer_weight(layer) for layer in range(len(self.energy.activations))))
-
-    @property
-    def kind(self) -> str:
-        return type(self.energy).__name__
-
 
 class _Latched(Simulated):
     """Choices are latched for a whole batch, which is not cut."""
 
-    def portions(self, x: Tensor, state: State, phases: int) -> list[slice]:
-        return [slice(0, len(x))]
+    portions = System.portions
 
 
 class _Tangent(Simulated):
     """Displacements, which begin at zero and are in proportion to what enters: nobody needs to measure what they leave."""
 
     @torch.no_grad()
-    def settle(self, x: Tensor, phases: Sequence[Phase], *, relax: Relaxation | None = None, **_: Any) -> list[Relaxed]:
-        problem = Problem(self.energy, x, [phase.tilt for phase in phases], size=x.new_ones(()))
-        return (self.relax if relax is None else relax).settle(problem)
+    def settle(
+        self,
+        x: Tensor,
+        phases: Sequence[Phase],
+        *,
+        start: State | None = None,
+        relax: Relaxation | None = None,
+        observer: PhasesObserver | None = None,
+    ) -> list[Relaxed]:
+        problem = Problem(self.energy, x, [phase.tilt for phase in phases], start, size=x.new_ones(()))
+        return (self.relax if relax is None else relax).settle(problem, observer)
 
 
 def _joined(pieces: Sequence[Relaxed]) -> Relaxed:

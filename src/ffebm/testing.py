@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from ffebm.block import EnergyBlock
+from ffebm.derivative import Gradients, differentiate
 from ffebm.energy import Energy
-from ffebm.gradient import EquilibriumPropagation, GradientEstimator, Gradients, RecurrentBackprop, Unrolled
-from ffebm.gradient.estimator import differentiate
+from ffebm.gradient import EquilibriumPropagation, GradientEstimator, RecurrentBackprop, Unrolled
 from ffebm.relaxation import FixedPoint, Relaxation
 from ffebm.state import State
 

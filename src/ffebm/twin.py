@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from typing import TypeVar, cast
 
 from torch import Tensor, nn
@@ -14,7 +15,8 @@ Names = tuple[tuple[str, ...], ...]  # every name by which a module holds each o
 def holdings(module: nn.Module) -> tuple[Names, tuple[Tensor, ...]]:
     """The distinct parameters and buffers that a module holds, with all of their names."""
     found: dict[int, tuple[Tensor, list[str]]] = {}
-    for name, tensor in _named_tensors(module):
+    kinds = module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)
+    for name, tensor in chain(*kinds):
         found.setdefault(id(tensor), (tensor, []))[1].append(name)
     return tuple(tuple(names) for _, names in found.values()), tuple(tensor for tensor, _ in found.values())
 
@@ -41,11 +43,6 @@ def twin(module: M, names: Names, tensors: Sequence[Tensor], needed: Sequence[bo
     for other in twins.values():
         other._modules = {name: None if child is None else twins[id(child)] for name, child in other._modules.items()}
     return cast(M, twins[id(module)])
-
-
-def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from module.named_parameters(remove_duplicate=False)
-    yield from module.named_buffers(remove_duplicate=False)
 
 
 def with_children(module: M, **children: nn.Module) -> M:

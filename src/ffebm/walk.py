@@ -11,6 +11,7 @@ from ffebm.block import EnergyBlock
 from ffebm.relaxation import Relaxed
 
 Chain = Sequence[tuple[nn.Module, EnergyBlock]]  # every stage with the block behind it
+Run = Callable[[nn.Module, Tensor], Tensor]  # how a stage is run
 Settle = Callable[[EnergyBlock, Tensor], Relaxed]  # how a block settles at an input
 
 
@@ -29,20 +30,11 @@ class Visit(NamedTuple):
         return self.relaxed.state[self.block.output_layer]
 
 
-def walk(
-    chain: Chain,
-    s: Tensor,
-    settle: Settle,
-    *,
-    last: Settle | None = None,
-    run: Callable[[nn.Module, Tensor], Tensor] = lambda stage, s: stage(s),
-) -> Iterator[Visit]:
+def walk(chain: Chain, s: Tensor, run: Run, settle: Settle, last: Settle | None = None) -> Iterator[Visit]:
     """Go through all stages and blocks, and see what goes into each and where it settles.
 
     Args:
-        settle: how a block settles.
-        last: how the last one does, if otherwise.
-        run: how a stage is run, if not simply called.
+        last: how the last block settles, if otherwise than the others.
     """
     for number, (stage, block) in enumerate(chain, 1):
         x = run(stage, s)

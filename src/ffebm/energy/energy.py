@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from ffebm.activation import Activation, identity
 from ffebm.checks import check_type, refuse_old_names
+from ffebm.derivative import differentiate
 from ffebm.energy.certificate import Certificate
 from ffebm.energy.graph import Edge
-from ffebm.errors import block_name
 from ffebm.interaction import Shape
 from ffebm.state import Colours, State
 
@@ -123,13 +123,9 @@ class Energy(nn.Module, ABC):
 
     def contrast_gradient(self, high: State, low: State, x: Tensor, weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         r"""The derivative of $\sum_b w_b (E_b(high) - E_b(low))$ to `x` and, by name, to the parameters that want one."""
-        wanted = {name: p for name, p in self.named_parameters() if p.requires_grad}
         with torch.enable_grad():
             x = x.detach().requires_grad_()
-            total = (weights * self.contrast(high, low, x)).sum()
-            # Zeros, not None, for a parameter that plays no part: DDP waits for a gradient of every parameter.
-            grad_x, *grads = torch.autograd.grad(total, (x, *wanted.values()), allow_unused=True, materialize_grads=True)
-        return grad_x, dict(zip(wanted, grads, strict=True))
+            return differentiate((weights * self.contrast(high, low, x)).sum(), x, self)
 
     def _checked(self, state: State, x: Tensor) -> Tensor:
         """`forward`, of which a wrong shape would go unnoticed: sums and products broadcast."""
@@ -140,13 +136,6 @@ class Energy(nn.Module, ABC):
                 f"got {tuple(energies.shape)}: sum over everything but the batch."
             )
         return energies
-
-    def check_hooks(self) -> None:
-        """Refuse parts whose hooks a relaxation would pass by; parts that `forward` calls as modules run theirs."""
-        for name, part in self.named_modules():
-            check = None if part is self else getattr(part, "check_hooks", None)
-            if check is not None:
-                check(f"{name} of {block_name()}")
 
     def latched(self, state: State) -> Energy:
         """The energy with those choices fixed that it makes at `state`, as max-pooling does; itself, where it makes none.
@@ -198,9 +187,6 @@ class Session:
 
     def __init__(self, energy: Energy) -> None:
         self.energy = energy
-
-    def minimise(self, layer: int, state: State, x: Tensor, force: Tensor | None = None, omega: float = 1.0) -> Tensor:
-        return self.energy.minimise(layer, state, x, force, omega)
 
     def __call__(self, state: State, x: Tensor) -> Tensor:
         return self.energy(state, x)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ffebm.activation import Activation, clamp
 from ffebm.checks import check_type
+from ffebm.derivative import wanted
 from ffebm.energy.certificate import Certificate
 from ffebm.energy.currents import Currents
 from ffebm.energy.energy import Energy, Session
@@ -126,24 +127,20 @@ class Hopfield(Energy):
         return energy
 
     def session(self, x: Tensor, start: State, *, fresh: bool = False) -> Session:
-        return Currents(self, self.graph, start, blank=fresh and self._starts_blank)
-
-    @property
-    def _starts_blank(self) -> bool:
-        """Whether every layer starts at zero."""
-        return all(activation.slope is not None and activation.low <= 0 <= activation.high for activation in self.activations)
+        blank = fresh and all(a.slope is not None and a.low <= 0 <= a.high for a in self.activations)  # σ(0) is zero
+        return Currents(self, self.graph, start, blank=blank)
 
     def contrast_gradient(self, high: State, low: State, x: Tensor, weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         def of_edge(pre: int, post: int, edge: Interaction, weights: Tensor) -> dict[str, Tensor]:
             return edge.contrast_gradient((high[pre], high[post]), (low[pre], low[post]), weights)
 
-        return (low[0] - high[0]) * per_sample(self._weighted(weights, 0), x), self._over_edges(of_edge, weights)
+        return (low[0] - high[0]) * per_sample(weights * self.layer_weight(0), x), self._over_edges(of_edge, weights)
 
     def response_gradient(self, state: State, moved: State, x: Tensor, weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         def of_edge(pre: int, post: int, edge: Interaction, weights: Tensor) -> dict[str, Tensor]:
             return edge.response_gradient((state[pre], state[post]), (moved[pre], moved[post]), weights)
 
-        return -moved[0] * per_sample(self._weighted(weights, 0), x), self._over_edges(of_edge, weights)
+        return -moved[0] * per_sample(weights * self.layer_weight(0), x), self._over_edges(of_edge, weights)
 
     def _over_edges(
         self, of_edge: Callable[[int, int, Interaction, Tensor], dict[str, Tensor]], weights: Tensor
@@ -152,17 +149,9 @@ class Hopfield(Energy):
         sums: dict[Tensor, Tensor] = {}  # by parameter: one may serve several edges
         for pre, post, edge in self.graph:
             own = dict(edge.named_parameters())
-            for name, gradient in of_edge(pre, post, edge, self._weighted(weights, post)).items():
+            for name, gradient in of_edge(pre, post, edge, weights * self.layer_weight(post)).items():
                 sums[own[name]] = sums[own[name]] + gradient if own[name] in sums else gradient
-        wanted = {name: p for name, p in self.named_parameters() if p.requires_grad}
-        return {name: sums[p] if p in sums else torch.zeros_like(p) for name, p in wanted.items()}
-
-    def _weighted(self, weights: Tensor, layer: int) -> Tensor:
-        return weights if self.feedback == 1 else weights * self.layer_weight(layer)
-
-    @torch.no_grad()
-    def latched(self, state: State) -> Hopfield:
-        return self._with([edge.latched(state[pre]) for pre, _, edge in self.graph])
+        return {name: sums[p] if p in sums else torch.zeros_like(p) for name, p in wanted(self).items()}
 
     def ties(self, shape: Sequence[int]) -> list[tuple[Edge, Shape]]:
         shapes = self.layer_shapes(shape)
@@ -192,14 +181,15 @@ class Hopfield(Energy):
             )
         return Tangent(self, [Edge(pre, post, edge.without_bias()) for pre, post, edge in latched.graph], state)
 
-    def holomorphic(self) -> Hopfield:
-        return complex_version(self, self.edges)
-
-    def _with(self, edges: list[Interaction]) -> Hopfield:
-        """The same network with these for its edges."""
+    @torch.no_grad()
+    def latched(self, state: State) -> Hopfield:
+        edges = [edge.latched(state[pre]) for pre, _, edge in self.graph]
         if all(edge is before for edge, before in zip(edges, self.edges, strict=True)):
             return self
         return with_children(self, interactions=nn.ModuleList(edges))
+
+    def holomorphic(self) -> Hopfield:
+        return complex_version(self, self.edges)
 
     def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
         shapes = self.layer_shapes(shape)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from ffebm.derivative import Gradients
 from ffebm.errors import block_name, naming
 from ffebm.relaxation import Relaxed
 from ffebm.state import Deltas, State
-from ffebm.system import Gradients
 from ffebm.twin import holdings, twin
 
 M = TypeVar("M", bound=nn.Module)
@@ -42,7 +42,11 @@ class _Equilibrium(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        _refuse_second_derivatives()
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "Second derivatives through an analog block are not available (got `create_graph=True`): its gradient comes "
+                "from a relaxation that is not recorded. Use `Unrolled` or `BackpropThroughTime` in every block for that."
+            )
         x, *rest = ctx.saved_tensors
         state, tensors = tuple(s.detach() for s in rest[: ctx.layers]), rest[ctx.layers :]
         deltas = grads[: ctx.layers]
@@ -54,16 +58,6 @@ class _Equilibrium(torch.autograd.Function):
         return (None, None, None, None, gradients.x, *(gradients.parameters.get(aliases[0]) for aliases in ctx.names))
 
 
-def _refuse_second_derivatives() -> None:
-    if torch.is_grad_enabled():
-        raise RuntimeError(
-            "Second derivatives through an analog block are not available (got `create_graph=True`): its gradient comes from a "
-            "relaxation that is not recorded. Use `Unrolled` or `BackpropThroughTime` as the estimator of every block for that."
-        )
-
-
-@contextmanager
-def full_precision(x: Tensor) -> Iterator[None]:
+def full_precision(x: Tensor) -> AbstractContextManager[object]:
     """Leave autocast: equilibrium propagation contrasts two nearly equal states, which half precision cannot tell apart."""
-    with torch.autocast(x.device.type, enabled=False):
-        yield
+    return torch.autocast(x.device.type, enabled=False)

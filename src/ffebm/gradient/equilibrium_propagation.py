@@ -11,15 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from ffebm.checks import check_choice, check_type
+from ffebm.derivative import Gradients, differentiate
 from ffebm.energy import Energy
 from ffebm.errors import block_name
 from ffebm.gradient.bridge import differentiable
-from ffebm.gradient.estimator import ImplicitEstimator, differentiate, divided, sample_norms
+from ffebm.gradient.estimator import ImplicitEstimator, divided, sample_norms
 from ffebm.gradient.stencil import Stencil
-from ffebm.nudge import Cost, Elastic, Nudge, Stationary, Strength, strengths_of_samples
+from ffebm.nudge import Cost, Elastic, Nudge, Stationary
 from ffebm.relaxation import FixedPoint, PhasesObserver, Relaxation, Relaxed
-from ffebm.state import Deltas, State, errors_of_samples, in_complex_numbers, of_samples
-from ffebm.system import FREE, Gradients, Phase, Simulated, System
+from ffebm.state import Deltas, State, error_at, in_complex_numbers, of_samples
+from ffebm.system import FREE, Phase, Simulated, System
 
 Variant = Literal["centered", "positive", "negative", "one-sided", "random-sign", "small-signal"]
 Scale = Literal["unit", "paper"]
@@ -126,14 +127,14 @@ class EquilibriumPropagation(ImplicitEstimator):
         return _STENCILS[self.variant] if self.stencil is None else self.stencil
 
     @property
-    def nudging(self) -> EquilibriumPropagation:
+    def nudging(self) -> EquilibriumPropagation:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self
 
     def losses(self, energy: Energy, x: Tensor, relax: Relaxation, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
         return self.losses_through(Simulated(energy, relax), x, cost, y)
 
     def gradient(self, energy: Energy, x: Tensor, state: State, deltas: Deltas) -> Gradients:
-        return self.response(Simulated(energy, self.relax), x, state, deltas).of("energy")
+        return self.response(Simulated(energy, self.relax), x, state, deltas).renamed("energy.", "")
 
     def through(self, system: System, x: Tensor) -> Relaxed:
         return differentiable(system, x, lambda x: system.settle(x, [FREE])[0], self.response)
@@ -158,69 +159,44 @@ class EquilibriumPropagation(ImplicitEstimator):
     def response(self, system: System, x: Tensor, state: State, deltas: Deltas) -> Gradients:
         """The derivative of a loss from how the system responds to its derivative `deltas` with respect to the state."""
         sizes = self.sizes(deltas)
-
-        def portion(samples: slice, strengths: list[Strength]) -> Gradients:
-            free, size, entering = of_samples(state, samples), sizes[samples], x[samples]
-            around = self.around(system, free)
-            nudge = self.stationary(errors_of_samples(deltas, samples), size)
-            phases = [Phase(nudge, strength) for strength in strengths]
-            if self.chosen.small:
-                (moved,) = around.tangent(free).settle(entering, phases, relax=self._relax_for(entering))
-                return around.response(free, moved.state, entering, size)
-            return self.contrast(around, entering, free, self.read(around, entering, free, phases), phases, size)
-
-        return self._summed(portion, system, x, state)
+        return self._summed(system, x, state, sizes, lambda part: _stationary(of_samples(deltas, part), sizes[part]), None)
 
     def elastic_response(self, last: LastBlock, x: Tensor, state: State, deltas: Deltas) -> Gradients:
         """The derivative of a loss from its derivative with respect to the samples' losses, which come last in the state."""
         *layers, _ = state
         *_, weights = deltas
         assert weights is not None
-
-        def portion(samples: slice, strengths: list[Strength]) -> Gradients:
-            free, entering = of_samples(tuple(layers), samples), x[samples]
-            around = LastBlock(self.around(last.system, free), last.cost, last.y[samples])
-            nudge = self.elastic(around, entering)
-            phases = [Phase(nudge, strength) for strength in strengths]
-            readings = self.read(around.system, entering, free, phases)
-            return self.elastic_contrast(around, entering, free, readings, phases, weights[samples])
-
-        return self._summed(portion, last.system, x, tuple(layers))
-
-    def contrast(
-        self, system: System, x: Tensor, free: State, readings: Sequence[State], phases: Sequence[Phase], weights: Tensor
-    ) -> Gradients:
-        """The derivative from what was read at the end of each phase; `weights` are those of the samples."""
-        high, low = self.chosen.pair(free, readings)
-        return system.contrast(high, low, x, weights / self.reach(phases))
-
-    def elastic_contrast(
-        self, last: LastBlock, x: Tensor, free: State, readings: Sequence[State], phases: Sequence[Phase], weights: Tensor
-    ) -> Gradients:
-        r"""The same for the augmented energy $E + \beta \ell$, from which the readout's gradient follows as well.
-
-        With the centered stencil that is the mean of $\nabla_\omega \ell$ over the two nudged states.
-        """
-        of_block = self.contrast(last.system, x, free, readings, phases, weights).within("system")
-        with torch.enable_grad():
-            costs = self.chosen.mean([last.cost(state[last.system.output_layer], last.y) for state in readings])
-            gradients = differentiate((weights * costs).sum(), x.detach().requires_grad_(), last).parameters
-        for name, gradient in of_block.parameters.items():
-            if name in gradients:
-                gradients[name] = gradients[name] + gradient  # the readout may share it
-        return Gradients(of_block.x, gradients)
+        return self._summed(last.system, x, tuple(layers), weights, lambda part: last.nudge(x, part), last)
 
     def _summed(
-        self, portion: Callable[[slice, list[Strength]], Gradients], system: System, x: Tensor, state: State
+        self, system: System, x: Tensor, state: State, weights: Tensor, nudge: Callable[[slice], Nudge], last: LastBlock | None
     ) -> Gradients:
         """Portion by portion: memory does not hold the nudged states of all samples at once."""
         strengths = self.chosen.strengths(self.beta, x)
-        parts = system.portions(x, state, len(strengths))
-        return Gradients.summed([portion(samples, strengths_of_samples(strengths, samples)) for samples in parts])
+        pieces: list[Gradients] = []
+        for part in system.portions(x, state, len(strengths)):
+            pull = nudge(part)
+            phases = [Phase(pull, strength) for strength in of_samples(strengths, part)]
+            trial = self.trial(system, x[part], of_samples(state, part), phases, weights[part], last)
+            pieces.append(trial.gradients(trial.read()))
+        return Gradients.summed(pieces)
 
-    def around(self, system: System, state: State) -> System:
-        """The system that is nudged, around the free equilibrium `state`."""
-        return system.latched(state) if self.hold_pooling or self.chosen.small else system
+    def trial(
+        self, system: System, x: Tensor, free: State, phases: Sequence[Phase], weights: Tensor, last: LastBlock | None = None
+    ) -> Trial:
+        """Nudged phases around the free equilibrium."""
+        latched = self.hold_pooling or self.chosen.small
+        return Trial(self, system.latched(free) if latched else system, x, free, phases, weights, last)
+
+    def trial_by_error(self, system: System, x: Tensor, free: State, delta: Tensor) -> Trial:
+        """Those by an error at the system's output."""
+        deltas = error_at(system.output_layer, delta, len(free))
+        sizes = self.sizes(deltas)
+        return self.trial(system, x, free, self.phases(_stationary(deltas, sizes), x), sizes)
+
+    def phases(self, nudge: Nudge, x: Tensor) -> list[Phase]:
+        """The nudge at every strength of the stencil."""
+        return [Phase(nudge, strength) for strength in self.chosen.strengths(self.beta, x)]
 
     def sizes(self, deltas: Deltas) -> Tensor:
         """What each sample's error signal is divided by before the nudge and multiplied by after it, shape (B,)."""
@@ -229,44 +205,83 @@ class EquilibriumPropagation(ImplicitEstimator):
             return norms
         return torch.where(norms.isfinite(), 1 / norms.numel(), torch.nan)
 
-    def stationary(self, deltas: Deltas, sizes: Tensor) -> Nudge:
-        """The nudge by `deltas` brought to the set size."""
-        return Stationary(torch.ones_like(sizes), divided(deltas, sizes))
-
-    def elastic(self, last: LastBlock, x: Tensor) -> Nudge:
-        """The nudge by the gradient of the cost, taken anew at every sweep."""
-        return Elastic(x.new_ones(len(x)), last.cost, last.y, last.system.output_layer)
-
-    def phases(self, nudge: Nudge, x: Tensor) -> list[Phase]:
-        """The nudge at every strength of the stencil."""
-        return [Phase(nudge, strength) for strength in self.chosen.strengths(self.beta, x)]
-
-    def reach(self, phases: Sequence[Phase]) -> Strength:
-        """How far apart in strength the contrasted states are."""
-        return self.chosen.reach([phase.strength for phase in phases])
-
-    @torch.no_grad()
-    def read(
-        self, system: System, x: Tensor, state: State, phases: Sequence[Phase], observer: PhasesObserver | None = None
-    ) -> list[State]:
-        """Where every phase ends, from the free equilibrium `state`; `observer` sees every sweep of a simulation."""
-        self.check_precision(x.dtype, block_name())
-        if (faintest := self.beta * system.faintest) < self.window(x.dtype)[0]:
-            raise ValueError(
-                f"A nudge of {self.beta:g} reaches a layer of {block_name()} as {faintest:.1g}, because of its `feedback`: "
-                f"rounding hides that in {x.dtype}. Take more feedback, smaller blocks, or float64."
-            )
-        relax = self._relax_for(x)
-        if self.chosen.is_complex:
-            system, x, state = system.holomorphic(), in_complex_numbers(x), tuple(map(in_complex_numbers, state))
-        watched = {} if observer is None else {"observer": observer}  # not every system can be
-        return [reading.state for reading in system.settle(x, phases, start=state, relax=relax, **watched)]
-
-    def _relax_for(self, x: Tensor) -> Relaxation:
+    def relax_for(self, x: Tensor) -> Relaxation:
         """The nudged relaxation, its tolerance relative to β: a nudge of 0.05 settles within 1e-4 before it has acted."""
         if self.relax.tolerance is None:
             return self.relax
         return replace(self.relax, tolerance=max(self.beta * self.relax.tolerance, 16 * torch.finfo(x.dtype).eps))
+
+
+def _stationary(deltas: Deltas, sizes: Tensor) -> Nudge:
+    """The nudge by `deltas` brought to the set size."""
+    return Stationary(torch.ones_like(sizes), divided(deltas, sizes))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Nudged phases around a free equilibrium, and the derivative that follows from what is read at their ends.
+
+    Args:
+        system: what is nudged, with the choices latched that are to be.
+        weights: of the samples, shape (B,).
+        last: where nudges are elastic, the system with its cost: the parameters are then those of both.
+    """
+
+    estimator: EquilibriumPropagation
+    system: System
+    x: Tensor
+    free: State
+    phases: Sequence[Phase]
+    weights: Tensor
+    last: LastBlock | None = None
+
+    @torch.no_grad()
+    def read(self, observer: PhasesObserver | None = None) -> list[State]:
+        """Where every phase ends, or how far from the free state by a small signal; `observer` sees every sweep."""
+        estimator, system, x, state = self.estimator, self.system, self.x, self.free
+        estimator.check_precision(x.dtype, block_name())
+        if estimator.chosen.small:
+            readings = system.tangent(state).settle(x, self.phases, relax=estimator.relax_for(x), observer=observer)
+            return [reading.state for reading in readings]
+        if (faintest := estimator.beta * system.faintest) < estimator.window(x.dtype)[0]:
+            raise ValueError(
+                f"A nudge of {estimator.beta:g} reaches a layer of {block_name()} as {faintest:.1g}, because of its "
+                f"`feedback`: rounding hides that in {x.dtype}. Take more feedback, smaller blocks, or float64."
+            )
+        relax = estimator.relax_for(x)
+        if estimator.chosen.is_complex:
+            system, x, state = system.holomorphic(), in_complex_numbers(x), tuple(map(in_complex_numbers, state))
+        watched = {} if observer is None else {"observer": observer}  # not every system can be
+        return [reading.state for reading in system.settle(x, self.phases, start=state, relax=relax, **watched)]
+
+    def contrast(self, readings: Sequence[State]) -> tuple[State, State, Tensor]:
+        """Two states and the samples' weights: the gradient is that of the weighted difference of energies between them."""
+        stencil = self.estimator.chosen
+        high, low = stencil.pair(self.free, readings)
+        return high, low, self.weights / stencil.reach([phase.strength for phase in self.phases])
+
+    def cost(self, readings: Sequence[State]) -> Tensor:
+        """What elastic nudges add to it: the mean of the cost over the nudged states, weighted likewise."""
+        nudge = self.phases[0].nudge
+        assert isinstance(nudge, Elastic)
+        return (self.weights * self.estimator.chosen.mean([nudge.losses(state) for state in readings])).sum()
+
+    def gradients(self, readings: Sequence[State]) -> Gradients:
+        r"""The derivative from what was read at the end of each phase.
+
+        Where nudges are elastic it is that of the augmented energy $E + \beta \ell$, from which the readout's gradient follows
+        as well: with the centered stencil, the mean of $\nabla_\omega \ell$ over the two nudged states.
+        """
+        if self.estimator.chosen.small:
+            return self.system.response(self.free, readings[0], self.x, self.weights)
+        high, low, weights = self.contrast(readings)
+        of_system = self.system.contrast(high, low, self.x, weights)
+        if self.last is None:
+            return of_system
+        with torch.enable_grad():
+            found = differentiate(self.cost(readings), self.x.detach().requires_grad_(), self.last).parameters
+        shared = of_system.renamed("", "system.").parameters.items()  # the readout may share them
+        return Gradients(of_system.x, found | {name: found[name] + gradient for name, gradient in shared if name in found})
 
 
 class LastBlock(nn.Module):
@@ -279,3 +294,8 @@ class LastBlock(nn.Module):
         self.system = system
         self.cost = cost
         self.register_buffer("y", y)
+
+    def nudge(self, x: Tensor, samples: slice = slice(None)) -> Nudge:
+        """The nudge by the gradient of the cost of some samples, taken anew at every sweep."""
+        y = self.y[samples]
+        return Elastic(x.new_ones(len(y)), self.cost, y, self.system.output_layer)

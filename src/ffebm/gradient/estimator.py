@@ -7,15 +7,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from ffebm.derivative import Gradients
 from ffebm.energy import Energy
 from ffebm.errors import block_name
 from ffebm.gradient.bridge import differentiable
 from ffebm.nudge import Cost
 from ffebm.relaxation import Relaxation, Relaxed
 from ffebm.state import Deltas, State, per_sample
-from ffebm.system import FREE, Gradients, Simulated, System
+from ffebm.system import FREE, Simulated, System
 
 if TYPE_CHECKING:
     from ffebm.gradient.equilibrium_propagation import EquilibriumPropagation
@@ -25,6 +26,7 @@ class GradientEstimator(ABC):
     """Solves for the equilibrium of a block *and* owns its derivative."""
 
     assumes_equilibrium: ClassVar[bool] = True  # whether its derivative is one of an equilibrium, and wrong elsewhere
+    nudging: EquilibriumPropagation | None = None  # the nudges that it computes a derivative by, if any
     relax: Any = None  # the relaxation that carries the error through a block, where a dataclass has one of its own
 
     @abstractmethod
@@ -61,16 +63,6 @@ class GradientEstimator(ABC):
             return self
         return replace(cast(Any, self), relax=self.relax.tuned(sweeps, omega))
 
-    @property
-    def error_sweeps(self) -> int:
-        """How many they are."""
-        return 0 if self.relax is None else self.relax.steps
-
-    @property
-    def nudging(self) -> EquilibriumPropagation | None:
-        """The nudges that it computes a derivative by, if any."""
-        return None
-
 
 class ImplicitEstimator(GradientEstimator):
     """An estimator whose derivative is a formula at the equilibrium, and needs nothing of the way there."""
@@ -81,16 +73,6 @@ class ImplicitEstimator(GradientEstimator):
 
     def equilibrium(self, energy: Energy, x: Tensor, relax: Relaxation) -> Relaxed:
         return differentiable(energy, x, lambda x: Simulated(energy, relax).settle(x, [FREE])[0], self.gradient)
-
-
-def differentiate(objective: Tensor, x: Tensor, module: nn.Module) -> Gradients:
-    """The derivative of a scalar with respect to `x` and to the parameters of `module` that want one."""
-    wanted = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    if not objective.requires_grad:  # nothing in it learns
-        return Gradients(torch.zeros_like(x), {name: torch.zeros_like(p) for name, p in wanted.items()})
-    # Zeros, not None, for a parameter that plays no part: DDP waits for a gradient of every parameter.
-    x_grad, *grads = torch.autograd.grad(objective, (x, *wanted.values()), allow_unused=True, materialize_grads=True)
-    return Gradients(x_grad, dict(zip(wanted, grads, strict=True)))
 
 
 def sample_norms(deltas: Deltas) -> Tensor:

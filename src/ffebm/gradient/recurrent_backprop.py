@@ -8,14 +8,15 @@ import torch
 from torch import Tensor
 
 from ffebm.checks import check_type
+from ffebm.derivative import Gradients, differentiate, pulled_back
 from ffebm.energy import Energy
 from ffebm.errors import DivergenceError, block_name
-from ffebm.gradient.estimator import ImplicitEstimator, differentiate, divided, sample_norms
+from ffebm.gradient.estimator import ImplicitEstimator, divided, sample_norms
 from ffebm.relaxation import FixedPoint, Relaxation
 from ffebm.relaxation.divergence import ADVICE, RUNAWAY
 from ffebm.relaxation.stopping import iterate, stopping_rule
-from ffebm.state import Deltas, State, errors_of_samples, of_samples, per_sample
-from ffebm.system import Gradients, Simulated
+from ffebm.state import Deltas, State, of_samples, per_sample
+from ffebm.system import Simulated
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,7 @@ class RecurrentBackprop(ImplicitEstimator):
 
     def gradient(self, energy: Energy, x: Tensor, state: State, deltas: Deltas) -> Gradients:
         parts = Simulated(energy, self.relax).portions(x, state, 1)
-        return Gradients.summed(
-            [self._gradient(energy, x[p], of_samples(state, p), errors_of_samples(deltas, p)) for p in parts]
-        )
+        return Gradients.summed([self._gradient(energy, x[p], of_samples(state, p), of_samples(deltas, p)) for p in parts])
 
     def _gradient(self, energy: Energy, x: Tensor, state: State, deltas: Deltas) -> Gradients:
         with torch.enable_grad():
@@ -52,8 +51,7 @@ class RecurrentBackprop(ImplicitEstimator):
         unit = tuple(torch.zeros_like(s) if d is None else d for s, d in zip(state, divided(deltas, size), strict=True))
 
         def step(adjoint: State) -> State:
-            pulled = torch.autograd.grad(swept, state, adjoint, retain_graph=True, allow_unused=True, materialize_grads=True)
-            return tuple(d + p for d, p in zip(unit, pulled, strict=True))
+            return tuple(d + p for d, p in zip(unit, pulled_back(swept, state, adjoint, again=True), strict=True))
 
         adjoint = unit
         if self.relax.steps > 1:  # the last of the iterations is the pull back to the parameters

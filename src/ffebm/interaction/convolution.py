@@ -94,11 +94,11 @@ class Convolution(Interaction):
         return self.pool is None or self.pool.linear
 
     @property
-    def chooses(self) -> bool:
+    def chooses(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.pool is not None and self.pool.chooses
 
     @property
-    def holomorphic(self) -> bool:
+    def holomorphic(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.pool is None or self.pool.holomorphic
 
     def _correlate(self, pre: Tensor, post: Tensor) -> Tensor:

@@ -18,6 +18,8 @@ from ffebm.twin import with_tensors
 class Dense(Interaction):
     """A fully connected edge; a `pre` with several dimensions is flattened."""
 
+    holomorphic: bool = True
+
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
         super().__init__()
         check_size("in_features", in_features)
@@ -55,14 +57,6 @@ class Dense(Interaction):
 
     def scale_(self, factor: float) -> None:
         self._scale_weight_(factor)
-
-    @property
-    def linear(self) -> bool:
-        return True
-
-    @property
-    def holomorphic(self) -> bool:
-        return True
 
     def out_shape(self, shape: Shape) -> Shape:
         out_features, in_features = self.weight.shape

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ffebm.checks import refuse_old_names
+from ffebm.derivative import pulled_back, wanted
 from ffebm.state import dot
 
 Shape = tuple[int, ...]
@@ -26,6 +27,9 @@ class Interaction(nn.Module, ABC):
 
     Paper: appendix A.4, Deep Hopfield Networks, without the superfluous ½ of the per-layer sums
     """
+
+    chooses: bool = False  # whether it takes one unit and leaves another, as max-pooling does
+    holomorphic: bool = False  # whether it takes complex states
 
     def __init_subclass__(cls) -> None:
         refuse_old_names(cls, held="latched", contrast="contrast_gradient")
@@ -56,15 +60,10 @@ class Interaction(nn.Module, ABC):
 
         Override it to subtract states before they are multiplied, as `Dense` and `Convolution` do.
         """
-        wanted = {name: p for name, p in self.named_parameters() if p.requires_grad}
-        if not wanted:
-            return {}
+        parameters = wanted(self)
         with torch.enable_grad():
             total = (weights * (self(*high) - self(*low))).sum()
-        if not total.requires_grad:
-            return {name: torch.zeros_like(p) for name, p in wanted.items()}
-        grads = torch.autograd.grad(total, list(wanted.values()), allow_unused=True, materialize_grads=True)
-        return dict(zip(wanted, grads, strict=True))
+        return dict(zip(parameters, pulled_back([total], [*parameters.values()]), strict=True))
 
     def response_gradient(self, at: Ends, moved: Ends, weights: Tensor) -> dict[str, Tensor]:
         """The derivative of the weighted sum of the change of `forward` as its ends move by a little, along a straight line.
@@ -93,21 +92,6 @@ class Interaction(nn.Module, ABC):
         """Multiply the current up, but for the bias, in place; asked only where `there_and_back` is known."""
         raise NotImplementedError(f"{type(self).__name__} has `there_and_back`, and needs `scale_`, too.")
 
-    @property
-    def linear(self) -> bool:
-        """Whether `up` is linear but for its bias."""
-        return False
-
-    @property
-    def chooses(self) -> bool:
-        """Whether it takes one unit and leaves another, as max-pooling does."""
-        return False
-
-    @property
-    def holomorphic(self) -> bool:
-        """Whether it takes complex states."""
-        return False
-
     def _scale_weight_(self, factor: float) -> None:
         weight = self.weight
         assert isinstance(weight, Tensor)
@@ -120,19 +104,13 @@ class Interaction(nn.Module, ABC):
 
     def _pulled_back(self, **gradients: Callable[[], Tensor]) -> dict[str, Tensor]:
         """Gradients of tensors that it computes with, as gradients of its parameters: a weight may be parametrised."""
-        wanted = {name: p for name, p in self.named_parameters() if p.requires_grad}
-        if wanted.keys() <= gradients.keys():
-            return {name: gradients[name]() for name in wanted}
+        parameters = wanted(self)
+        if parameters.keys() <= gradients.keys():
+            return {name: gradients[name]() for name in parameters}
         with torch.enable_grad():
-            used = {name: tensor for name in gradients if (tensor := getattr(self, name)) is not None and tensor.requires_grad}
-        found = torch.autograd.grad(
-            list(used.values()),
-            list(wanted.values()),
-            [gradients[name]() for name in used],
-            allow_unused=True,
-            materialize_grads=True,
-        )
-        return dict(zip(wanted, found, strict=True))
+            used = {name: tensor for name in gradients if (tensor := getattr(self, name)) is not None}
+        errors = [gradients[name]() for name in used]
+        return dict(zip(parameters, pulled_back([*used.values()], [*parameters.values()], errors), strict=True))
 
     def check_hooks(self, where: str) -> None:
         """Refuse tensors that a hook on `forward` renews, as pruning does: sweeps call `up` and `down`, which run no hooks."""

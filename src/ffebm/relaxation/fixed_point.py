@@ -65,7 +65,7 @@ class FixedPoint(Relaxation):
         return replace(self, steps=steps, omega=self.omega if omega is None else omega, tolerance=None)
 
     @property
-    def over_relaxes(self) -> bool:
+    def over_relaxes(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.order != "synchronous"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -19,7 +19,7 @@ class Problem:
 
     Args:
         nudges: one for each phase, None for a free one.
-        start: makes the state that all phases begin with, which then is the relaxation's alone; by default the energy's own.
+        start: the state that all phases begin with; by default the energy's own, which nobody else then holds.
         recorded: whether autograd is to follow.
         size: of the output where nudges begin. Where it is known, no residual is measured: what runs away gets large.
     """
@@ -27,7 +27,7 @@ class Problem:
     energy: Energy
     x: Tensor
     nudges: Sequence[Nudge | None] = (None,)
-    start: Callable[[], State] | None = None
+    start: State | None = None
     recorded: bool = False
     size: Tensor | None = None
 
@@ -38,7 +38,7 @@ class Problem:
 
     def begin(self) -> State:
         """The state to begin with; raises where it is not one tensor per layer with a sample for each of the input's."""
-        state = self.energy.init_state(self.x) if self.start is None else self.start()
+        state = self.energy.init_state(self.x) if self.start is None else self.start
         layers, batch = len(self.energy.activations), len(self.x)
         if not isinstance(state, tuple) or len(state) != layers or any(s.dim() < 2 or s.shape[0] != batch for s in state):
             got = [tuple(s.shape) for s in state] if isinstance(state, tuple) else type(state).__name__

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -42,6 +42,8 @@ class Relaxation(ABC):
             on its own, so the result never depends on which others share its batch.
     """
 
+    over_relaxes: ClassVar[bool] = False  # whether sweeps can go further than they are drawn, and settle sooner for it
+
     steps: int = 20
     tolerance: float | None = field(default=None, kw_only=True)
 
@@ -63,11 +65,6 @@ class Relaxation(ABC):
         """The same kind of sweeps, so many of them; `omega` is how far each goes, where `over_relaxes`."""
         return replace(self, steps=steps, tolerance=None)
 
-    @property
-    def over_relaxes(self) -> bool:
-        """Whether sweeps can go further than they are drawn, and settle sooner for it."""
-        return False
-
     def __call__(
         self,
         energy: Energy,
@@ -78,12 +75,11 @@ class Relaxation(ABC):
         observer: Observer | None = None,
     ) -> Relaxed:
         """Relax from `start` (default: the energy's own), tilted by `nudge`; `observer` sees every state on the way."""
-        check_input(x)
+        check_input(block_name(), x)
         given = () if start is None else start
         recorded = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *energy.parameters(), *given))
-        begin = None if start is None else lambda: start
         watch = None if observer is None else lambda done, states: observer(done, states[0])
-        return self.settle(Problem(energy, x, (nudge,), begin, recorded=recorded), watch)[0]
+        return self.settle(Problem(energy, x, (nudge,), start, recorded=recorded), watch)[0]
 
     def settle(self, problem: Problem, observer: PhasesObserver | None = None) -> list[Relaxed]:
         """Solve a problem: the end of every phase of it."""
@@ -119,13 +115,17 @@ def check_tensor(what: str, value: object) -> None:
         raise TypeError(f"{what} must be a tensor, got a {type(value).__name__}: convert it by `torch.as_tensor`.")
 
 
-def check_input(x: Tensor) -> None:
-    """Refuse an input that has no batch of samples."""
-    check_tensor(f"The input of {block_name()}", x)
-    if x.dim() < 2 or x.numel() == 0:
+def check_input(whose: str, x: Tensor, shape: tuple[int, ...] | None = None) -> None:
+    """Refuse an input that has no batch of samples, each of this shape."""
+    check_tensor(f"The input of {whose}", x)
+    if x.dim() < 2 or x.numel() == 0 or (shape is not None and x.shape[1:] != shape):
+        expected = "..." if shape is None else ", ".join(map(str, shape))
         raise ValueError(
-            f"The input of {block_name()} must have shape (batch, ...) with at least one sample and one unit, "
-            f"got {tuple(x.shape)}. Add a batch dimension to a single sample, and skip empty batches."
+            f"The input of {whose} has a wrong shape: it takes inputs of shape (batch, {expected}) with at least one sample "
+            f"and one unit, got {tuple(x.shape)}. Add a batch dimension to a single sample, skip empty batches, or build the "
+            "model for this shape."
         )
     if not x.is_floating_point():
-        raise TypeError(f"The input of {block_name()} must be floating point, got {x.dtype}: convert it by `x.float()`.")
+        raise TypeError(
+            f"The input of {whose} must be floating point, got {x.dtype}: convert it by `x.float()`, or normalise images."
+        )

@@ -40,12 +40,8 @@ class AfterSweeps:
         """Whether states after this many sweeps are to be compared with those before; they always are after the last."""
         return False
 
-    def kept(self, states: list[State], previous: list[State]) -> list[State]:
-        """The states to go on from: samples that have settled stay where they were."""
-        return states
-
     def ends(self, states: list[State], previous: list[State]) -> bool:
-        """Whether nothing is left to do; asked only after sweeps that it looks at."""
+        """Whether nothing is left to do, after a sweep that it looks at; puts samples back that had settled before it."""
         return False
 
     def relaxed(self, states: list[State], previous: list[State], done: int) -> list[Relaxed]:
@@ -93,28 +89,21 @@ class WithinTolerance(AfterSweeps):
     def looks(self, done: int) -> bool:
         return True
 
-    def kept(self, states: list[State], previous: list[State]) -> list[State]:
+    def ends(self, states: list[State], previous: list[State]) -> bool:
         settled = self._settled
         if settled is not None:
-            states = [_held(settled, *pair) for pair in zip(states, previous, strict=True)]
+            for phase, (state, before) in enumerate(zip(states, previous, strict=True)):
+                states[phase] = tuple(torch.where(per_sample(settled, s), b, s) for s, b in zip(state, before, strict=True))
         moved = torch.stack([change(*pair) for pair in zip(states, previous, strict=True)])
         self._residual = moved if settled is None else torch.where(settled, self._residual, moved)
         self._sweeps = self._sweeps.to(moved.device) + (1 if settled is None else ~settled)
         calm = (self._residual <= self.tolerance).all(0)
         self._settled = calm if bool(calm.any()) else None
-        return states
-
-    def ends(self, states: list[State], previous: list[State]) -> bool:
-        return self._settled is not None and bool(self._settled.all())
+        return self._settled is not None and bool(calm.all())
 
     def relaxed(self, states: list[State], previous: list[State], done: int) -> list[Relaxed]:
         sweeps = self._sweeps.expand_as(self._residual[0])
         return [Relaxed(state, residual, sweeps) for state, residual in zip(states, self._residual, strict=True)]
-
-
-def _held(settled: Tensor, state: State, previous: State) -> State:
-    """The state, but for those samples that have settled."""
-    return tuple(torch.where(per_sample(settled, s), before, s) for s, before in zip(state, previous, strict=True))
 
 
 def iterate(
@@ -138,11 +127,10 @@ def iterate(
         previous = states.copy() if looks or (stopping.measured and done == stopping.steps) else []
         for phase, sweep in enumerate(sweeps):
             states[phase] = sweep(states[phase])
-        if looks:
-            states = stopping.kept(states, previous)
+        ended = looks and stopping.ends(states, previous)
         if observer is not None:
             observer(done, states.copy())
-        if looks and stopping.ends(states, previous):
+        if ended:
             break
     return stopping.relaxed(states, previous, done)
 

@@ -23,7 +23,6 @@ from ffebm.gradient import EquilibriumPropagation
 from ffebm.gradient.equilibrium_propagation import LastBlock
 from ffebm.model import FFEBM, ReadoutCost
 from ffebm.relaxation import FixedPoint, Relaxed
-from ffebm.state import error_at
 
 SWEEPS = 40  # that are traced
 PATIENCE, STILL = 200, 1e-3  # sweeps after which a block counts as not settled, and what it may still move by when it has
@@ -132,13 +131,12 @@ def _traced(
         block, entering = visit.block, visit.x.detach()
         state = tuple(layer.detach() for layer in visit.relaxed.state)
         if visit is visits[-1] and model.nudge == "elastic":
-            nudge = estimator.elastic(LastBlock(block.system, cost, y), entering)
+            phases = estimator.phases(LastBlock(block.system, cost, y).nudge(entering), entering)
         else:
-            errors = error_at(block.output_layer, delta, len(state))
-            nudge = estimator.stationary(errors, estimator.sizes(errors))
+            phases = estimator.trial_by_error(block.system, entering, state, delta).phases
         around = block.energy.latched(state) if estimator.hold_pooling else block.energy
         free = trace(block.energy, replace(block.relax, steps=SWEEPS, tolerance=None), entering)
-        nudged = [trace(around, sweeps, entering, start=state, nudge=phase.tilt) for phase in estimator.phases(nudge, entering)]
+        nudged = [trace(around, sweeps, entering, start=state, nudge=phase.tilt) for phase in phases]
         found.append((TracedPhase.of(free), TracedPhase.of(nudged[0]), TracedPhase.of(nudged[1])))
     return found, logits
 
