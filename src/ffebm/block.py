@@ -26,7 +26,8 @@ from ffebm.system import FREE, Simulated, System
 Unsettled = Literal["warn", "raise", "ignore"]
 
 FIRST, EVERY = 3, 100  # forward passes after which a block looks whether it has settled, where it is to warn
-LOOKED = 8  # samples that are relaxed from another start, at the same passes
+LOOKS = (20, 50)  # training passes after which a few samples are relaxed from another start, and then as often
+LOOKED = 16  # how many
 APART = 0.05  # by so much a unit of one equilibrium differs from that of another
 UNSETTLED = 0.1  # a mean residual above this, in units of the largest state or of 1, is far from an equilibrium
 
@@ -121,12 +122,15 @@ class AnalogBlock(nn.Module):
     def _record(self, relaxed: Relaxed, x: Tensor) -> Relaxed:
         self.residual, self.sweeps = relaxed.residual.detach(), relaxed.sweeps
         # The look waits for the device: it is taken at first, and then now and again.
-        due = self._passes < FIRST or self._passes % EVERY == 0
+        now_and_again = self._passes % EVERY == 0
+        due = self._passes < FIRST or now_and_again
+        elsewhere_due = self._passes in LOOKS or (now_and_again and self._passes > 0)
         self._passes += 1
-        warns = self.unsettled == "warn" and due and not self._warned and self.estimator.assumes_equilibrium
-        if warns or self.unsettled == "raise":
-            with torch.no_grad():
+        watches = self.unsettled == "warn" and not self._warned and self.estimator.assumes_equilibrium
+        with torch.no_grad():
+            if (watches and due) or self.unsettled == "raise":
                 self._check_settled(relaxed, x)
+            if (watches or self.unsettled == "raise") and elsewhere_due and self.training:
                 self._check_unique(x)
         return relaxed
 
@@ -263,7 +267,7 @@ class EnergyBlock(AnalogBlock):
         return self.estimator.losses(self.energy, x, self.relax, cost, y)
 
     def _check_unique(self, x: Tensor) -> None:
-        if self.limit is not None or not self.training:
+        if self.limit is not None:
             return
         elsewhere, looked = self.ambiguous(x[:LOOKED])
         if elsewhere:
