@@ -110,6 +110,24 @@ def test_without_a_limit_the_same_training_leaves_it() -> None:
     assert block.limit is None
 
 
+@pytest.mark.parametrize("how", [{"fused": True}, {"foreach": True}, {"foreach": False}], ids=str)
+def test_every_kind_of_optimiser_is_noticed(how: dict[str, bool]) -> None:
+    """Fused ones change weights without leaving a trace in their versions."""
+    block, (x, y) = block_of(), data_of()
+    train(block, adam(block, **how), x, y, 5)
+    block(x)
+    assert contraction(block) < 1.05 * LIMIT
+
+
+def test_weights_that_are_written_past_autograd_are_noticed() -> None:
+    block, (x, _) = block_of(), data_of()
+    block(x)
+    for edge in block.energy.edges:
+        edge.weight.data.mul_(10)
+    block(x)
+    assert contraction(block) < 1.05 * LIMIT
+
+
 def test_weights_below_the_limit_are_not_touched() -> None:
     block, (x, _) = block_of(limit=0.99), data_of()
     for edge in block.energy.edges:
@@ -226,6 +244,18 @@ def test_copies_train_to_the_same_bits(copied: Callable[[EnergyBlock], EnergyBlo
     assert not {id(t) for t in block.state_dict(keep_vars=True).values()} & {
         id(t) for t in other.state_dict(keep_vars=True).values()
     }
+
+
+def test_a_copy_that_loads_other_weights_is_limited() -> None:
+    block, (x, _) = block_of(), data_of()
+    block(x)
+    large = {name: 100 * t if name.endswith("weight") else t for name, t in block.state_dict().items()}
+    for loads in (1, 2, 3):  # one of them may bring versions to where they were
+        other = copy.deepcopy(block)
+        for _ in range(loads):
+            other.load_state_dict(large)
+        other(x)
+        assert contraction(other) < 1.05 * LIMIT
 
 
 def test_processes_that_train_alike_stay_alike() -> None:

@@ -89,13 +89,12 @@ class Limit(nn.Module):
         self.gains = EdgeGains()
         self.certificate: Certificate | None = None  # of the weights as they were kept last
         self._shares: list[float] = []
-        self._versions: list[int] = []
+        self._seen: list[float] | None = None
 
     @torch.no_grad()
     def keep(self, energy: Energy, shape: Sequence[int]) -> None:
         """Bring weights back that have grown too large since the last time; nothing where they have not changed."""
-        versions = [p._version for p in energy.parameters()]
-        if versions == self._versions:
+        if _fingerprint(energy) == self._seen:
             return
         ties = energy.ties(shape)
         self._shares = self._shares or shares(energy, len(ties), self.max_contraction)
@@ -104,10 +103,16 @@ class Limit(nn.Module):
             if gain > share:
                 edge.interaction.scale_(share / gain)
         self.certificate = energy.certificate([min(pair) for pair in zip(gains, self._shares, strict=True)])
-        self._versions = [p._version for p in energy.parameters()]
+        self._seen = _fingerprint(energy)
 
     def extra_repr(self) -> str:
         return f"max_contraction={self.max_contraction:g}"
+
+
+def _fingerprint(energy: Energy) -> list[float]:
+    """What tells weights from those before: versions do not, of which fused optimisers and `.data` leave no trace."""
+    marks = [mark for p in energy.parameters() for mark in (p.sum(), p.norm(), p.flatten()[:1].sum())]
+    return torch.stack(marks).tolist() if marks else []
 
 
 def shares(energy: Energy, edges: int, contraction: float) -> list[float]:
