@@ -453,6 +453,21 @@ class Bowl(Energy):
         return (state[0] - x).square().sum(1) / 2
 
 
+def test_blocks_of_which_nothing_is_known_have_no_certificate() -> None:
+    unknown = Activation("mine", torch.sigmoid, lambda s: s)
+    assert EnergyBlock(Hopfield([Wire()])).certify((3,)) is None
+    assert EnergyBlock(Hopfield([Convolution(1, 1, pool=SoftPool())])).certify((1, 6, 6)) is None
+    assert EnergyBlock(Hopfield([Dense(3, 2)], [clamp(0.5), unknown])).certify((3,)) is None
+    assert EnergyBlock(Bowl()).certify((3,)) is None
+
+
+def test_an_interaction_of_ones_own_may_tell_its_gain() -> None:
+    certificate = EnergyBlock(Hopfield([Half()], clamp(1.0))).certify((3,))
+    assert certificate is not None
+    assert certificate.gain == pytest.approx(0.5)
+    assert not certificate.unique, "it does not say that it is linear"
+
+
 def test_a_single_layer_is_where_it_will_be_after_one_sweep() -> None:
     certificate = EnergyBlock(Hopfield([], sigmoid())).certify((3,))
     assert certificate is not None

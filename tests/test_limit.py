@@ -103,6 +103,18 @@ def same(first: nn.Module, second: nn.Module) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.parametrize("net", NETS)
+def test_every_step_of_fast_training_is_made_within_the_limit(net: str) -> None:
+    block, (x, y) = block_of(net), data_of(net)
+    found = []
+    for used in train(block, adam(block), x, y, 20):
+        block.energy.load_state_dict(used)
+        found.append(contraction(block, net))
+    assert max(found) < 1.05 * LIMIT
+    assert max(found) > 0.9 * LIMIT, "or the limit never mattered"
+    assert block.limit.certificate.contraction <= LIMIT * (1 + 1e-9)
+
+
 def test_without_a_limit_the_same_training_leaves_it() -> None:
     block, (x, y) = block_of(limit=None), data_of()
     train(block, adam(block), x, y, 20)
@@ -126,6 +138,33 @@ def test_weights_that_are_written_past_autograd_are_noticed() -> None:
         edge.weight.data.mul_(10)
     block(x)
     assert contraction(block) < 1.05 * LIMIT
+
+
+def test_weights_that_begin_at_zero_are_limited_once_they_grow() -> None:
+    """A power iteration must not take the zero vector for an end."""
+    block, (x, _) = block_of(), data_of()
+    for edge in block.energy.edges:
+        nn.init.zeros_(edge.weight)
+    block(x)
+    assert contraction(block) == 0
+    for edge in block.energy.edges:
+        nn.init.normal_(edge.weight)
+    block(x)
+    assert contraction(block) < 1.05 * LIMIT
+
+
+def test_growth_in_a_direction_that_weights_did_not_have_is_noticed() -> None:
+    """After many iterations the vector of a diagonal matrix has nothing left of all others but zeros."""
+    energy = Hopfield([Dense(4, 4)], identity()).double()
+    block, x = EnergyBlock(energy, max_contraction=LIMIT), torch.zeros(1, 4, dtype=torch.float64)
+    with torch.no_grad():
+        energy.edges[0].weight.copy_(torch.diag(torch.tensor([0.4, 0.01, 0.01, 0.01])))
+        for _ in range(3):
+            block(x)
+            energy.edges[0].weight[0, 0] *= 0.99
+        energy.edges[0].weight[3, 3] = 5.0
+        block(x)
+    assert block.certify((4,)).contraction < 1.05 * LIMIT
 
 
 def test_weights_below_the_limit_are_not_touched() -> None:
@@ -232,6 +271,16 @@ def test_training_goes_on_to_the_same_bits_from_a_state_dict(net: str, after_for
     assert same(straight, resumed)
 
 
+def test_vectors_follow_the_precision_of_the_block_that_loads_them() -> None:
+    wide, (x, _) = block_of(), data_of()
+    wide(x)
+    narrow = block_of().float()
+    narrow.load_state_dict(wide.state_dict())
+    narrow(x.float())
+    assert contraction(narrow) < 1.05 * LIMIT
+    assert contraction(narrow.double()) < 1.05 * LIMIT
+
+
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda block: pickle.loads(pickle.dumps(block))], ids=["copy", "pickle"])
 def test_copies_train_to_the_same_bits(copied: Callable[[EnergyBlock], EnergyBlock]) -> None:
     block, (x, y) = block_of(), data_of()
@@ -265,6 +314,27 @@ def test_processes_that_train_alike_stay_alike() -> None:
     torch.randn(100)
     train(second, adam(second), x, y, 4)
     assert same(first, second)
+
+
+def test_a_pass_in_inference_mode_does_not_spoil_training() -> None:
+    block, (x, y) = block_of(), data_of()
+    with torch.inference_mode():
+        block(x)
+    train(block, adam(block), x, y, 2)
+    block(x)
+    assert contraction(block) < 1.05 * LIMIT
+
+
+def test_images_of_another_size_are_limited_for_their_size() -> None:
+    torch.manual_seed(0)
+    energy = Hopfield([Convolution(2, 3, padding=1), Convolution(3, 3, padding=1)]).double()
+    block = EnergyBlock(energy, max_contraction=LIMIT)
+    for size in (3, 9):
+        block(torch.rand(1, 2, size, size, dtype=torch.float64))
+        for edge in energy.edges:
+            edge.weight.data.mul_(3)
+        block(torch.rand(1, 2, size, size, dtype=torch.float64))
+        assert block.certify((2, size, size)).contraction < 1.05 * LIMIT
 
 
 def test_a_limited_block_settles_within_the_sweeps_that_it_promises() -> None:
@@ -331,6 +401,38 @@ class Grown(Wire):
 class Bowl(Energy):
     def forward(self, state: State, x: Tensor) -> Tensor:
         return (state[0] - x).square().sum(1) / 2
+
+
+@pytest.mark.parametrize(
+    ("energy", "shape", "error", "message"),
+    [
+        (
+            lambda: Hopfield([Convolution(1, 1, pool=SoftPool())]),
+            (1, 6, 6),
+            TypeError,
+            r"gain of Convolution\((.|\n)*in block 2",
+        ),
+        (
+            lambda: Hopfield([Wire()]),
+            (3,),
+            TypeError,
+            r"gain of Wire\(\) in block 2 is not known.*give the edge `there_and_back`",
+        ),
+        (lambda: Hopfield([Grown()]), (3,), NotImplementedError, "Grown has `there_and_back`, and needs `scale_`, too"),
+        (Bowl, (3,), TypeError, "Nothing can be promised of Bowl in block 2: `max_contraction` needs a `Hopfield`"),
+        (
+            lambda: Hopfield([Dense(3, 3)], Activation("mine", torch.sigmoid, torch.square)),
+            (3,),
+            TypeError,
+            "Nothing can be promised of Hopfield in block 2",
+        ),
+    ],
+    ids=["soft pooling", "own edge", "own edge that cannot be scaled", "own energy", "own activation"],
+)
+def test_blocks_that_cannot_be_limited_are_refused(energy, shape, error: type[Exception], message: str) -> None:
+    block = EnergyBlock(energy(), max_contraction=0.5, name="block 2")
+    with pytest.raises(error, match=message):
+        block(torch.rand(2, *shape))
 
 
 @given(
