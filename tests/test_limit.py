@@ -271,6 +271,17 @@ def test_training_goes_on_to_the_same_bits_from_a_state_dict(net: str, after_for
     assert same(straight, resumed)
 
 
+def test_a_block_takes_back_its_own_state_from_before_the_first_pass() -> None:
+    block, (x, y) = block_of(), data_of()
+    before = copy.deepcopy(block.state_dict())
+    train(block, adam(block), x, y, 2)
+    block.load_state_dict(before)
+    again = block_of()
+    train(block, adam(block), x, y, 2)
+    train(again, adam(again), x, y, 2)
+    assert same(block, again)
+
+
 def test_vectors_follow_the_precision_of_the_block_that_loads_them() -> None:
     wide, (x, _) = block_of(), data_of()
     wide(x)

@@ -82,6 +82,7 @@ class EdgeGains(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         """Take what vectors there are: their shapes follow from inputs, which a model that was just built has not seen."""
+        self._buffers = {name: kept for name, kept in self._buffers.items() if f"{prefix}{name}" in state_dict}
         for key, value in state_dict.items():
             if key.startswith(f"{prefix}vector_") and isinstance(value, Tensor):
                 self.register_buffer(key.removeprefix(prefix), value.clone())
