@@ -191,6 +191,14 @@ def test_only_weights_above_their_share_are_scaled_and_no_bias() -> None:
         assert torch.equal(block.energy.state_dict()[name], before[name]), name
 
 
+def test_an_interaction_that_serves_two_edges_is_scaled_once() -> None:
+    edge = Dense(4, 4).double()
+    block = EnergyBlock(Hopfield([edge, edge], identity()), max_contraction=LIMIT)
+    edge.weight.data.mul_(10)
+    block(torch.rand(2, 4, dtype=torch.float64))
+    assert block.certify((4,)).contraction == pytest.approx(LIMIT, rel=1e-3)
+
+
 def test_weights_are_touched_in_training_alone() -> None:
     block, (x, _) = block_of(), data_of()
     before = copy.deepcopy(block.state_dict())

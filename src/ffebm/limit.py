@@ -120,9 +120,12 @@ class Limit(nn.Module):
         ties = energy.ties(shape)
         self._shares = self._shares or shares(energy, len(ties), self.max_contraction)
         gains = self.gains.measure(energy, shape)
+        scaled: dict[Interaction, float] = {}  # one may serve several edges
         for (edge, _), gain, share in zip(ties, gains, self._shares, strict=True):
-            if gain > share:
-                edge.interaction.scale_(share / gain)
+            already = scaled.get(edge.interaction, 1.0)
+            if gain * already > share:
+                edge.interaction.scale_(share / (gain * already))
+                scaled[edge.interaction] = share / gain
         self.certificate = energy.certificate([min(pair) for pair in zip(gains, self._shares, strict=True)])
         self._seen = _fingerprint(energy)
 
