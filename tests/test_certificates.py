@@ -428,6 +428,13 @@ def test_nothing_is_promised_where_sweeps_need_not_settle() -> None:
         chain([0.5]).sweeps(0.1, omega=1.9)
 
 
+def test_no_number_of_sweeps_is_promised_that_does_not_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ffebm.energy.certificate.MOST_SWEEPS", 50)
+    assert chain([0.9]).sweeps(1e-4) <= 50
+    with pytest.raises(ValueError, match=r"More than 50 sweeps would be needed for 0\.0001: gains of 0\.999900"):
+        chain([0.9999]).sweeps(1e-4)
+
+
 class Wire(Interaction):
     """Somebody's own, without a weight and without a word about its gain."""
 
