@@ -345,6 +345,17 @@ class Twice(nn.Module):
         return 2 * t + 1
 
 
+@pytest.mark.parametrize("part", ["weight", "bias"])
+@pytest.mark.parametrize("kind", ["dense", "convolution"])
+def test_parametrised_weights_and_biases_respond(kind: str, part: str) -> None:
+    """A bias has no part in a tangent, however it is computed."""
+    torch.manual_seed(0)
+    edge, shape = (Dense(5, 4), (5,)) if kind == "dense" else (Convolution(1, 2, padding=1, pool=MaxPool()), (1, 4, 4))
+    parametrize.register_parametrization(edge, part, Twice())
+    energy, x = Hopfield([edge], [clamp(0.5), identity(0.2)]).double(), torch.rand(3, *shape, dtype=torch.float64)
+    assert worst(block_gradients(energy, x, SMALL), block_gradients(energy, x, EXACT)) < 1e-8
+
+
 def test_edges_of_a_tangent_have_no_bias_and_the_same_weights() -> None:
     for edge, shape in ((Dense(5, 4), (5,)), (Convolution(1, 2, 2, stride=2), (1, 5, 4))):
         bare, pre = edge.without_bias(), torch.randn(2, *shape)

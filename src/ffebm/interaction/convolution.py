@@ -84,7 +84,7 @@ class Convolution(Interaction):
         return None if pooled is None else self.convolve_back(pre.shape[2:], pooled)
 
     def without_bias(self) -> Convolution:
-        return with_tensors(self, bias=None)
+        return with_tensors(self, weight=self.weight, bias=None)
 
     def scale_(self, factor: float) -> None:
         self._scale_weight_(factor)

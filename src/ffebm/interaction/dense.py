@@ -53,7 +53,7 @@ class Dense(Interaction):
         return (F.linear(pre.flatten(1), self.weight) @ self.weight).view_as(pre)
 
     def without_bias(self) -> Dense:
-        return with_tensors(self, bias=None)
+        return with_tensors(self, weight=self.weight, bias=None)
 
     def scale_(self, factor: float) -> None:
         self._scale_weight_(factor)
