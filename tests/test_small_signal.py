@@ -340,6 +340,48 @@ def test_responses_of_energies_in_closed_form_are_those_of_autograd(case: Case) 
     torch.testing.assert_close((of_x, *(of_parameters[name] for name in wanted)), expected)
 
 
+class Scaled(Pool):
+    """Somebody's own: linear, with a factor that learns."""
+
+    linear = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = AveragePool()
+        self.factor = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, u: Tensor) -> Tensor:
+        return self.factor * self.inner(u)
+
+    def transpose(self, u: Tensor, g: Tensor, positions: Tensor | None = None) -> Tensor:
+        return self.factor * self.inner.transpose(u, g)
+
+
+@pytest.mark.parametrize(
+    ("make_edge", "shape"),
+    [
+        (lambda: Dense(6, 4), (6,)),
+        (lambda: Dense(12, 4, bias=False), (3, 2, 2)),
+        (lambda: parametrizations.weight_norm(Dense(6, 4)), (6,)),
+        (lambda: Convolution(2, 3, stride=2, padding=1), (2, 5, 6)),
+        (lambda: Convolution(2, 3, padding=1, pool=AveragePool()), (2, 5, 6)),
+        (lambda: parametrizations.weight_norm(Convolution(2, 3, pool=MaxPool())), (2, 6, 6)),
+        (lambda: Convolution(2, 3, padding=1, pool=Scaled()), (2, 4, 4)),
+    ],
+    ids=["dense", "flattening", "parametrised", "strided", "average", "parametrised max", "pool that learns"],
+)
+def test_responses_of_edges_in_closed_form_are_those_of_autograd(make_edge, shape: Shape) -> None:
+    edge = make_edge().double()
+    pre, step = (torch.randn(3, *shape, dtype=torch.float64) for _ in range(2))
+    edge = edge.latched(pre)
+    post, rise = (torch.randn(3, *edge.out_shape(shape), dtype=torch.float64) for _ in range(2))
+    weights = torch.randn(3, dtype=torch.float64)
+    total = (weights * (edge(pre + step / 2, post + rise / 2) - edge(pre - step / 2, post - rise / 2))).sum()
+    wanted = dict(edge.named_parameters())
+    expected = dict(zip(wanted, torch.autograd.grad(total, list(wanted.values())), strict=True))
+    torch.testing.assert_close(edge.response_gradient((pre, post), (step, rise), weights), expected)
+
+
 class Twice(nn.Module):
     def forward(self, t: Tensor) -> Tensor:
         return 2 * t + 1
