@@ -191,6 +191,19 @@ def test_errors_may_enter_at_every_layer() -> None:
     assert relative(*pulls) < 1e-8
 
 
+@pytest.mark.parametrize("tolerance", [None, 1e-2])
+def test_beta_plays_no_part(tolerance: float | None) -> None:
+    """Bit for bit, also in when a tolerance is reached: a tangent is nudged by a strength of 1."""
+    energy, x = Case("dense", ((0, 1), (1, 2), (0, 2)), 1.0, "tanh", "identity", 0).build()
+    relax = FixedPoint(12, order="output-first", tolerance=tolerance)
+    first, *others = (
+        block_gradients(energy, x, EquilibriumPropagation(relax, beta=beta, variant="small-signal"))
+        for beta in (1e-6, 0.05, 1.0, 500.0)
+    )
+    for other in others:
+        assert all(torch.equal(other[name], gradient) for name, gradient in first.items())
+
+
 def test_faint_layers_that_rounding_would_hide_respond() -> None:
     """Where a nudge of β is refused, because feedback leaves too little of it."""
     energy, x = dense(6, feedback=1e-4, dtype=torch.float32)

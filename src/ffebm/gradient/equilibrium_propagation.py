@@ -209,7 +209,8 @@ class EquilibriumPropagation(ImplicitEstimator):
         """The nudged relaxation, its tolerance relative to β: a nudge of 0.05 settles within 1e-4 before it has acted."""
         if self.relax.tolerance is None:
             return self.relax
-        return replace(self.relax, tolerance=max(self.beta * self.relax.tolerance, 16 * torch.finfo(x.dtype).eps))
+        strength = 1.0 if self.chosen.small else self.beta
+        return replace(self.relax, tolerance=max(strength * self.relax.tolerance, 16 * torch.finfo(x.dtype).eps))
 
 
 def _stationary(deltas: Deltas, sizes: Tensor) -> Nudge:
