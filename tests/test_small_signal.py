@@ -336,6 +336,37 @@ def test_a_tangent_is_the_second_derivative_of_its_energy(case: Case) -> None:
     torch.testing.assert_close(tangent(step, x), half)
 
 
+@torch.no_grad()
+@settings(max_examples=60)
+@given(
+    case=cases(),
+    order=st.sampled_from(["odd-even", "even-odd", "output-first", "synchronous"]),
+    omega=st.sampled_from([1.0, 0.6, 1.4]),
+    fresh=st.booleans(),
+    forces=st.integers(0, 15),
+)
+def test_a_session_gives_the_numbers_of_its_tangent(case: Case, order: Order, omega: float, fresh: bool, forces: int) -> None:
+    energy, x = case.build()
+    at = case.at(energy, x)
+    tangent = energy.tangent(at)
+    deltas = [torch.randn_like(s) if forces >> layer & 1 else None for layer, s in enumerate(at)]
+    begin = tangent.init_state(x) if fresh else tuple(torch.randn_like(s) for s in at)
+    session = tangent.session(x, begin, fresh=fresh)
+    assert session is not tangent
+
+    class Pull:
+        def force(self, state: State, layer: int) -> Tensor | None:
+            return deltas[layer]
+
+    kept = [t.clone() for t in (*begin, *(d for d in deltas if d is not None))]
+    slow, fast = begin, begin
+    relax = FixedPoint(1, order=order, omega=omega)
+    for _ in range(4):
+        slow, fast = relax.sweep(tangent, slow, x, Pull()), relax.sweep(session, fast, x, Pull())
+        torch.testing.assert_close(fast, slow, rtol=1e-12, atol=1e-12)
+    assert all(map(torch.equal, kept, (*begin, *(d for d in deltas if d is not None)))), "nothing of others is overwritten"
+
+
 @settings(max_examples=40)
 @given(case=cases())
 def test_responses_of_energies_in_closed_form_are_those_of_autograd(case: Case) -> None:
