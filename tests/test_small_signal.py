@@ -88,6 +88,16 @@ def test_gradients_match_finite_differences() -> None:
         assert slopes[name].error(gradient) < 1e-6, name
 
 
+@pytest.mark.parametrize("nudge", ["elastic", "stationary"])
+def test_gradients_by_hand_are_those_by_autograd(nudge: str) -> None:
+    """Also where pooling is not held: the tangent holds it anyway."""
+    model = make("max", 6, replace(SMALL, hold_pooling=False), activation=clamp(0.5), nudge=nudge)
+    x, y = batch(model)
+    expected = gradients(model, x, y)
+    for chain in (explicit_chain, implicit_chain):
+        assert worst(chain(model, x, y), expected) < 1e-9
+
+
 def test_positions_of_pooling_stay_whatever_is_asked_for() -> None:
     """A response that is not small at all is what stands for a small one, and would take windows to other positions."""
     x, y = batch(make("max", 6, SMALL))

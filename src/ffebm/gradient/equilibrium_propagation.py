@@ -258,6 +258,8 @@ class Trial:
     def contrast(self, readings: Sequence[State]) -> tuple[State, State, Tensor]:
         """Two states and the samples' weights: the gradient is that of the weighted difference of energies between them."""
         stencil = self.estimator.chosen
+        if stencil.small:  # what is read are displacements
+            readings = [tuple(s + step for s, step in zip(self.free, moved, strict=True)) for moved in readings]
         high, low = stencil.pair(self.free, readings)
         return high, low, self.weights / stencil.reach([phase.strength for phase in self.phases])
 
