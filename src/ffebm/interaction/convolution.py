@@ -90,7 +90,7 @@ class Convolution(Interaction):
         self._scale_weight_(factor)
 
     @property
-    def linear(self) -> bool:
+    def linear(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.pool is None or self.pool.linear
 
     @property

@@ -18,6 +18,7 @@ from ffebm.twin import with_tensors
 class Dense(Interaction):
     """A fully connected edge; a `pre` with several dimensions is flattened."""
 
+    linear: bool = True
     holomorphic: bool = True
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
