@@ -136,7 +136,7 @@ class Limit(nn.Module):
 def _fingerprint(energy: Energy) -> list[float]:
     """What tells weights from those before: versions do not, of which fused optimisers and `.data` leave no trace."""
     marks = [mark for p in energy.parameters() for mark in (p.sum(), p.norm(), p.flatten()[:1].sum())]
-    return torch.stack(marks).tolist() if marks else []
+    return torch.stack(marks).tolist() if marks and not any(mark.is_meta for mark in marks) else []
 
 
 def shares(energy: Energy, edges: int, contraction: float) -> list[float]:
