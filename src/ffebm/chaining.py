@@ -150,7 +150,7 @@ def contrasts(
         trial = estimator.trial(block.system, x, free, estimator.phases(last.nudge(x), x), weights, last)
     else:
         trial = estimator.trial_by_error(block.system, x, free, delta)
-    energy = block.energy.latched(free) if estimator.hold_pooling else block.energy
+    energy = block.energy.latched(free) if estimator.hold_pooling or estimator.chosen.small else block.energy
 
     def value(x: Tensor, readings: list[State]) -> Tensor:
         high, low, weights = trial.contrast(readings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,9 @@ from ffebm.energy import Certificate, Energy
 from ffebm.errors import block_name
 from ffebm.interaction import Interaction, Shape
 
-FIRST = 100  # iterations that find a gain from nothing; one a step keeps it
+FIRST = 100  # iterations that find a gain from nothing; two a step keep it, and more where weights have changed much
+STEADY = 1.001  # a gain whose square grows by less from one iteration to the next is found
+MIXED = 0.1  # how much of a random vector goes into the one that is kept
 
 
 class EdgeGains(nn.Module):
@@ -22,46 +25,64 @@ class EdgeGains(nn.Module):
     Its vectors are part of a state dict. They begin as the same random numbers everywhere, so all processes have the same.
     """
 
-    @torch.no_grad()
     def measure(self, energy: Energy, shape: Sequence[int], iterations: int = 1) -> list[float]:
         """The gain of every edge, for an input of this shape; raises where an edge does not tell.
 
         Args:
             iterations: how many more; at first there are enough to find it.
         """
-        squares: list[Tensor] = []
-        for number, ((_, _, edge), below) in enumerate(energy.ties(shape)):
-            vector, fresh = self._vector(number, edge, below)
-            square = vector.new_zeros(())
-            for _ in range(max(iterations, FIRST if fresh else 1)):
-                turned = edge.there_and_back(vector)
-                if turned is None:
-                    raise TypeError(
-                        f"The gain of {edge} in {block_name()} is not known, so nothing can be promised of it: use `Dense` or "
-                        "`Convolution`, without soft pooling, or give the edge `there_and_back`."
-                    )
-                square = turned.norm()
-                vector.copy_(turned / square.clamp(min=torch.finfo(vector.dtype).tiny))
-            squares.append(square)
-        if any(square.is_meta for square in squares):
-            return [0.0] * len(squares)  # weights without numbers have none
-        return torch.stack(squares).sqrt().tolist() if squares else []  # the only wait for the device
+        with torch.inference_mode(False), torch.no_grad():  # vectors outlive the pass that draws them
+            ties = energy.ties(shape)
+            if not ties:
+                return []
+            vectors = [self._vector(number, edge, below) for number, ((_, _, edge), below) in enumerate(ties)]
+            least = max(iterations, FIRST if any(fresh for _, fresh in vectors) else 2)
+            before: list[float] = []
+            squares: list[float] = []
+            for done in range(1, max(least, FIRST) + 1):
+                norms = [self._turn(edge, vector) for ((_, _, edge), _), (vector, _) in zip(ties, vectors, strict=True)]
+                if done < least - 1:
+                    continue
+                if any(norm.is_meta for norm in norms):
+                    return [0.0] * len(norms)  # weights without numbers have none
+                squares = torch.stack(norms).tolist()  # the only wait for the device
+                if before and all(now <= STEADY * then for now, then in zip(squares, before, strict=True)):
+                    break
+                before = squares
+            return [math.sqrt(square) for square in squares]
+
+    def _turn(self, edge: Interaction, vector: Tensor) -> Tensor:
+        """One more iteration; what it multiplies the vector by."""
+        turned = edge.there_and_back(vector)
+        if turned is None:
+            raise TypeError(
+                f"The gain of {edge} in {block_name()} is not known, so nothing can be promised of it: use `Dense` or "
+                "`Convolution`, without soft pooling, or give the edge `there_and_back`."
+            )
+        square = turned.norm()
+        # Weights of zero, or infinite ones, must not take the direction away that later ones are measured by.
+        vector.copy_(torch.where((square > 0) & square.isfinite(), turned / square, vector))
+        return square
 
     def _vector(self, number: int, edge: Interaction, below: Shape) -> tuple[Tensor, bool]:
         """The vector of an edge, and whether it is new."""
-        kept = self._buffers.get(f"vector_{number}")
-        if kept is not None and kept.shape[1:] == below:
-            return kept, False
+        name, like = f"vector_{number}", next(edge.parameters(), torch.empty(()))
         generator = torch.Generator("cpu").manual_seed(number)  # the same numbers on every device
-        drawn = torch.randn(1, *below, generator=generator, device="cpu").to(next(edge.parameters()))
-        vector = (drawn / drawn.norm()).contiguous(
-            memory_format=torch.channels_last if drawn.dim() == 4 else torch.contiguous_format
-        )
-        self.register_buffer(f"vector_{number}", vector)
-        return vector, True
+        drawn = torch.randn(1, *below, generator=generator, device="cpu").to(like)
+        drawn = drawn / drawn.norm()
+        kept = self._buffers.get(name)
+        fresh = kept is None or kept.shape[1:] != below
+        if kept is not None and not fresh:
+            # A little of all directions: what grows in one that the weights did not have before is to be seen.
+            drawn = kept.to(like) + MIXED * drawn
+            drawn = drawn / drawn.norm()
+        vector = drawn.contiguous(memory_format=torch.channels_last if drawn.dim() == 4 else torch.contiguous_format)
+        self.register_buffer(name, vector)
+        return vector, fresh
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         """Take what vectors there are: their shapes follow from inputs, which a model that was just built has not seen."""
+        self._buffers = {name: kept for name, kept in self._buffers.items() if f"{prefix}{name}" in state_dict}
         for key, value in state_dict.items():
             if key.startswith(f"{prefix}vector_") and isinstance(value, Tensor):
                 self.register_buffer(key.removeprefix(prefix), value.clone())
@@ -89,25 +110,33 @@ class Limit(nn.Module):
         self.gains = EdgeGains()
         self.certificate: Certificate | None = None  # of the weights as they were kept last
         self._shares: list[float] = []
-        self._versions: list[int] = []
+        self._seen: list[float] | None = None
 
     @torch.no_grad()
     def keep(self, energy: Energy, shape: Sequence[int]) -> None:
         """Bring weights back that have grown too large since the last time; nothing where they have not changed."""
-        versions = [p._version for p in energy.parameters()]
-        if versions == self._versions:
+        if _fingerprint(energy) == self._seen:
             return
         ties = energy.ties(shape)
         self._shares = self._shares or shares(energy, len(ties), self.max_contraction)
         gains = self.gains.measure(energy, shape)
+        scaled: dict[Interaction, float] = {}  # one may serve several edges
         for (edge, _), gain, share in zip(ties, gains, self._shares, strict=True):
-            if gain > share:
-                edge.interaction.scale_(share / gain)
+            already = scaled.get(edge.interaction, 1.0)
+            if gain * already > share:
+                edge.interaction.scale_(share / (gain * already))
+                scaled[edge.interaction] = share / gain
         self.certificate = energy.certificate([min(pair) for pair in zip(gains, self._shares, strict=True)])
-        self._versions = [p._version for p in energy.parameters()]
+        self._seen = _fingerprint(energy)
 
     def extra_repr(self) -> str:
         return f"max_contraction={self.max_contraction:g}"
+
+
+def _fingerprint(energy: Energy) -> list[float]:
+    """What tells weights from those before: versions do not, of which fused optimisers and `.data` leave no trace."""
+    marks = [mark for p in energy.parameters() for mark in (p.sum(), p.norm(), p.flatten()[:1].sum())]
+    return torch.stack(marks).tolist() if marks and not any(mark.is_meta for mark in marks) else []
 
 
 def shares(energy: Energy, edges: int, contraction: float) -> list[float]:

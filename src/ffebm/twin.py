@@ -7,6 +7,7 @@ from itertools import chain
 from typing import TypeVar, cast
 
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import type_before_parametrizations
 
 M = TypeVar("M", bound=nn.Module)
 Names = tuple[tuple[str, ...], ...]  # every name by which a module holds each of its tensors
@@ -54,7 +55,9 @@ def with_children(module: M, **children: nn.Module) -> M:
 
 
 def with_tensors(module: M, **tensors: Tensor | None) -> M:
-    """The same module with the same children, but for some of its parameters."""
-    other = with_children(module)
+    """The same module with the same children, but for some tensors; name all that may be parametrised, which is left out."""
+    kind = cast(type[M], type_before_parametrizations(module))
+    other = kind.__new__(kind)
+    other.__dict__ = dict(module.__dict__)
     other._parameters = {**module._parameters, **tensors}  # pyright: ignore[reportAttributeAccessIssue]
     return other

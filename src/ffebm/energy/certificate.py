@@ -82,8 +82,13 @@ class Certificate:
             )
         power = bound
         for sweeps in count(1):
-            if torch.linalg.matrix_norm(power, 2) <= tolerance or sweeps == MOST_SWEEPS:
+            if torch.linalg.matrix_norm(power, 2) <= tolerance:
                 return sweeps
+            if sweeps == MOST_SWEEPS:
+                raise ValueError(
+                    f"More than {MOST_SWEEPS} sweeps would be needed for {tolerance:g}: gains of {self.gain:.6f} are too "
+                    "large. Give the block a `max_contraction`."
+                )
             power = bound @ power
         raise AssertionError("counting ends")
 

@@ -93,6 +93,8 @@ class Response(Currents):
             entering = self.energy.as_current(force, layer)
             current = entering.neg() if current is None else current.sub_(entering)
         if current is None:
-            return state[layer]
+            if self._is_zero(state, layer):
+                return state[layer]
+            current = torch.zeros_like(state[layer])
         current = self.energy.respond_(current, layer)
         return current if omega == 1 else torch.lerp(state[layer], current, omega, out=current)

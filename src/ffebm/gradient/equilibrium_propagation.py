@@ -209,7 +209,8 @@ class EquilibriumPropagation(ImplicitEstimator):
         """The nudged relaxation, its tolerance relative to β: a nudge of 0.05 settles within 1e-4 before it has acted."""
         if self.relax.tolerance is None:
             return self.relax
-        return replace(self.relax, tolerance=max(self.beta * self.relax.tolerance, 16 * torch.finfo(x.dtype).eps))
+        strength = 1.0 if self.chosen.small else self.beta
+        return replace(self.relax, tolerance=max(strength * self.relax.tolerance, 16 * torch.finfo(x.dtype).eps))
 
 
 def _stationary(deltas: Deltas, sizes: Tensor) -> Nudge:
@@ -257,6 +258,8 @@ class Trial:
     def contrast(self, readings: Sequence[State]) -> tuple[State, State, Tensor]:
         """Two states and the samples' weights: the gradient is that of the weighted difference of energies between them."""
         stencil = self.estimator.chosen
+        if stencil.small:  # what is read are displacements
+            readings = [tuple(s + step for s, step in zip(self.free, moved, strict=True)) for moved in readings]
         high, low = stencil.pair(self.free, readings)
         return high, low, self.weights / stencil.reach([phase.strength for phase in self.phases])
 

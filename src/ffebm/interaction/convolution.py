@@ -59,13 +59,13 @@ class Convolution(Interaction):
         return with_children(self, pool=self.pool.latched(self.convolve(pre)))
 
     def contrast_gradient(self, high: Ends, low: Ends, weights: Tensor) -> dict[str, Tensor]:
-        if self.pool is not None and any(True for _ in self.pool.parameters()):
+        if self._pool_learns:
             return super().contrast_gradient(high, low, weights)  # what follows has the pooling stand still
         unpooled = mean_and_difference(self._unpool(*high), self._unpool(*low))
         return self._bilinear(mean_and_difference(high[0], low[0]), unpooled, weights)
 
     def response_gradient(self, at: Ends, moved: Ends, weights: Tensor) -> dict[str, Tensor]:
-        if not self.linear:
+        if self._pool_learns or not self.linear:
             return super().response_gradient(at, moved, weights)
         unpooled = Pair(*(self._unpool(at[0], post) for post in (at[1], moved[1])))
         return self._bilinear(Pair(at[0], moved[0]), unpooled, weights)
@@ -84,14 +84,18 @@ class Convolution(Interaction):
         return None if pooled is None else self.convolve_back(pre.shape[2:], pooled)
 
     def without_bias(self) -> Convolution:
-        return with_tensors(self, bias=None)
+        return with_tensors(self, weight=self.weight, bias=None)
 
     def scale_(self, factor: float) -> None:
         self._scale_weight_(factor)
 
     @property
-    def linear(self) -> bool:
+    def linear(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.pool is None or self.pool.linear
+
+    @property
+    def _pool_learns(self) -> bool:
+        return self.pool is not None and any(True for _ in self.pool.parameters())
 
     @property
     def chooses(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

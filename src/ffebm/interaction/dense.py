@@ -18,6 +18,7 @@ from ffebm.twin import with_tensors
 class Dense(Interaction):
     """A fully connected edge; a `pre` with several dimensions is flattened."""
 
+    linear: bool = True
     holomorphic: bool = True
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
@@ -53,7 +54,7 @@ class Dense(Interaction):
         return (F.linear(pre.flatten(1), self.weight) @ self.weight).view_as(pre)
 
     def without_bias(self) -> Dense:
-        return with_tensors(self, bias=None)
+        return with_tensors(self, weight=self.weight, bias=None)
 
     def scale_(self, factor: float) -> None:
         self._scale_weight_(factor)

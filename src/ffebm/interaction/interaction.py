@@ -28,6 +28,7 @@ class Interaction(nn.Module, ABC):
     Paper: appendix A.4, Deep Hopfield Networks, without the superfluous ½ of the per-layer sums
     """
 
+    linear: bool = False  # whether `up` is linear but for its bias
     chooses: bool = False  # whether it takes one unit and leaves another, as max-pooling does
     holomorphic: bool = False  # whether it takes complex states
 
