@@ -45,6 +45,7 @@ class AnalogBlock(nn.Module):
     system: System  # what settles
     name: str = ""
     unsettled: Unsettled = "warn"
+    limit: Limit | None = None  # on its gain
     _warned = False  # whether it has been warned of
     _passes = 0  # forward passes so far
 

@@ -74,11 +74,9 @@ class Model(Section):
         default=None,
         gt=0,
         lt=1,
-        description="limit on the gain of blocks: a sweep leaves at most this part of the way; none for no limit",
+        description="a sweep leaves at most this part of the way, whatever is learnt",
     )
-    start: float | None = Field(
-        default=None, gt=0, description="size that one batch brings every layer to before the first step; none: as drawn"
-    )
+    start: float | None = Field(default=None, gt=0, description="size that a first batch brings every layer to")
     batch_norm: Literal["all", "first", "off"] = Field(default="all", description="blocks whose digital stage normalises")
     norm_gain: float = Field(
         default=1.0,
@@ -213,7 +211,7 @@ class Gradient(PhaseSection):
     )
     beta: float = Field(default=0.05, gt=0, description="strength of the nudge (ep)")
     variant: Literal["centered", "positive", "negative", "one-sided", "random-sign", "small-signal"] = Field(
-        default="centered", description="signs of the nudge; the last three are linearised, small-signal has no beta (ep)"
+        default="centered", description="signs of the nudge; the last three are linearised (ep)"
     )
     scale: Literal["unit", "paper"] = Field(
         default="unit", description="nudge by the direction of the error, or by its size too (ep)"
