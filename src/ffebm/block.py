@@ -45,7 +45,7 @@ class AnalogBlock(nn.Module):
     system: System  # what settles
     name: str = ""
     unsettled: Unsettled = "warn"
-    limit: Limit | None = None  # on its gain
+    limit: Limit | None  # on its gain
     _warned = False  # whether it has been warned of
     _passes = 0  # forward passes so far
 
@@ -55,6 +55,7 @@ class AnalogBlock(nn.Module):
         check_type("estimator", estimator, GradientEstimator, "EquilibriumPropagation()")
         check_choice("unsettled", unsettled, get_args(Unsettled))
         self.estimator = estimator
+        self.limit = None
         self.name = name
         self.unsettled = unsettled
         self.residual: Tensor | None = None  # of every sample in the last forward pass, and its sweeps

@@ -211,7 +211,7 @@ class Gradient(PhaseSection):
     )
     beta: float = Field(default=0.05, gt=0, description="strength of the nudge (ep)")
     variant: Literal["centered", "positive", "negative", "one-sided", "random-sign", "small-signal"] = Field(
-        default="centered", description="signs of the nudge; the last three are linearised (ep)"
+        default="centered", description="signs of the nudge; the last three: linearised (ep)"
     )
     scale: Literal["unit", "paper"] = Field(
         default="unit", description="nudge by the direction of the error, or by its size too (ep)"
