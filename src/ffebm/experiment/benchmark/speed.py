@@ -79,7 +79,7 @@ def measure(
     others = noise(net, seed=1) if data is None else images(data, slice(net.batch, net.batch + WATCHED))
     methods = [method.calibrated(model, others[0][:WATCHED], others[1][:WATCHED]) for method in methods]
     tasks: dict[str, Task] = {
-        PLAIN: lambda: _plain_step(plain, x, y),
+        PLAIN: lambda: plain_step(plain, x, y),
         **{method.name: lambda method=method: step(method.apply(model), x, y) for method in methods},
     }
     matrices, size = matrix_product()
@@ -177,6 +177,6 @@ def step(model: FFEBM, x: Tensor, y: Tensor) -> None:
     losses.mean().backward()
 
 
-def _plain_step(model: torch.nn.Module, x: Tensor, y: Tensor) -> None:
+def plain_step(model: torch.nn.Module, x: Tensor, y: Tensor) -> None:
     model.zero_grad()
     F.cross_entropy(model(x), y).backward()
