@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help install run test test-slow test-hostile test-data test-browser test-kill compare reproduce cifar10 lint format docs bench bench-memory bench-scaling bench-training measure clean
+.PHONY: help install run test test-slow test-hostile test-data test-browser test-kill compare reproduce cifar10 lint format docs bench bench-memory bench-scaling bench-limit bench-training measure clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -81,6 +81,9 @@ measure: install  ## the measurements that the docs cite, into results/: the dig
 	$(BIN)/python benchmarks/nudge_window.py
 	$(BIN)/python benchmarks/held_pooling.py
 	$(BIN)/python benchmarks/contrast_accuracy.py
+
+bench-limit: install  ## what a limit on the gain of blocks does to learning, sweeps and price, into results/ (FFEBM_DATA names CIFAR-10)
+	$(BIN)/python benchmarks/gain_limit.py
 
 clean:  ## remove what the other commands made, but not runs and results
 	rm -rf .venv site dist .pytest_cache .ruff_cache .hypothesis

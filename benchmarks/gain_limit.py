@@ -159,7 +159,7 @@ def main() -> None:
         for quality, tuning, cosine, ratio in f.rows
     ]
     document = [
-        "# A limit on the gain of blocks",
+        "## A limit on the gain of blocks",
         "",
         f"Made by `python benchmarks/gain_limit.py` with torch {torch.__version__} and {torch.get_num_threads()} threads.",
         f"12 layers in blocks of 2, an eighth of the width, {STEPS} steps of {BATCH} CIFAR-10 images by small-signal EP,",

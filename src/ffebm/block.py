@@ -87,6 +87,10 @@ class AnalogBlock(nn.Module):
         with naming(self.label), full_precision(x):
             return self.system.settle(x, [FREE], relax=relax)[0]
 
+    def certify(self, shape: Sequence[int]) -> Certificate | None:
+        """What is known in advance of how the block settles, for inputs of this shape; None where nothing is."""
+        return None
+
     def _equilibrium(self, x: Tensor) -> Relaxed:
         return self.estimator.through(self.system, x)
 
@@ -242,6 +246,8 @@ class EnergyBlock(AnalogBlock):
 
         This takes a hundred power iterations. A block with a limit keeps a certificate while it trains: `block.limit`.
         """
+        if any(p.is_meta for p in self.parameters()):
+            return None
         try:
             return self.energy.certificate(EdgeGains().measure(self.energy, shape))
         except TypeError:  # an edge that does not tell its gain

@@ -38,7 +38,7 @@ def build(
     batch_norm: bool | Sequence[bool] = True,
     norm_eps: float = 1e-5,
     relax: Relaxation = FixedPoint(20),
-    estimator: GradientEstimator | Sequence[GradientEstimator] = EquilibriumPropagation(),
+    estimator: GradientEstimator | Sequence[GradientEstimator] | None = None,
     criterion: Criterion | None = None,
     nudge: LastNudge = "elastic",
     weights: Callable[[Tensor], object] | None = None,
@@ -63,7 +63,8 @@ def build(
         feedback: how much of a current comes back, ε, in every block: see `Hopfield`. 1 is the paper's.
         batch_norm: whether a stage normalises, one answer for all or one per block. Where it does not, it has a bias.
         norm_eps: what batch-norms add to variances; take less where large blocks hand on fainter signals.
-        estimator: one for all, or one per block.
+        estimator: one for all, or one per block. None is equilibrium propagation: by one nudge, `Stencil.small_signal()`, where
+            blocks have a limit and so settle, and centered where they have none.
         weights: initialises every convolution in place, for example `functools.partial(goe_, variance=5.9e-5)`.
         gains: of the biases, batch-norms and readout that torch begins with, for example `Gains(readout=4)`.
         unsettled: what blocks do that end far from an equilibrium: `"warn"` once, `"raise"`, or `"ignore"` it.
@@ -87,7 +88,7 @@ def build(
     shapes: list[Shape] = []  # of what enters each block
     outputs = _per_block("output_activation", output_activation, count)
     norms = _per_block("batch_norm", batch_norm, count)
-    estimators = _per_block("estimator", estimator, count)
+    estimators = _per_block("estimator", _by_nudges(max_contraction) if estimator is None else estimator, count)
     for number, (size, output, norm, gradient) in enumerate(zip(sizes, outputs, norms, estimators, strict=True), 1):
         own = layers[(before := sum(sizes[: number - 1])) : before + size]
         connection = own[0].connection(shape, bias=not norm)
@@ -150,6 +151,10 @@ def _output_activation(chain: Sequence[Interaction], activation: Activation, blo
             "clamp(0.5). To have it as it is, give `output_activation`, too."
         )
     return activation if chain and chain[-1].chooses else identity()
+
+
+def _by_nudges(max_contraction: float | None) -> GradientEstimator:
+    return EquilibriumPropagation(variant="centered" if max_contraction is None else "small-signal")
 
 
 def _norm(shape: Shape, eps: float, gains: Gains) -> nn.Module:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ffebm.block import EnergyBlock
+from ffebm.energy import Certificate
 from ffebm.relaxation import Relaxed
 from ffebm.walk import Chain, walk
 
@@ -25,6 +26,7 @@ class Row:
     shapes: tuple[tuple[int, ...], ...]  # of its layers, without the batch
     parameters: int
     macs: int | None  # per sample: of a stage, or of one sweep of a block; None where they are not known
+    certificate: Certificate | None = None  # of a block, where something is known
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,10 @@ class Summary:
         return _total(row.macs for row in self.rows if row.kind == "analog")
 
     def __str__(self) -> str:
-        header = ("part", "kind", "layers", "parameters", "MACs per sample")
+        header = ("part", "kind", "layers", "parameters", "MACs per sample", "settles")
         shapes = ["  ".join("×".join(map(str, shape)) for shape in row.shapes) for row in self.rows]
         body = [
-            (row.part, row.kind, layers, f"{row.parameters:,}", _macs(row.macs, row.kind))
+            (row.part, row.kind, layers, f"{row.parameters:,}", _macs(row.macs, row.kind), _promise(row))
             for row, layers in zip(self.rows, shapes, strict=True)
         ]
         widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
@@ -75,7 +77,9 @@ def summarise(chain: Chain, readout: nn.Module, input_shape: tuple[int, ...]) ->
 
     for number, _, block, _, x, (state, *_) in walk(chain, output, partial(_digital, rows, "stage"), start):
         shapes = tuple(tuple(s.shape[1:]) for s in state)
-        rows.append(Row(f"block {number}", "analog", shapes, _parameters(block), block.system.sweep_macs(tuple(x.shape[1:]))))
+        entering = tuple(x.shape[1:])
+        macs, promise = block.system.sweep_macs(entering), block.certify(entering)
+        rows.append(Row(f"block {number}", "analog", shapes, _parameters(block), macs, promise))
         output = state[block.output_layer]
     _digital(rows, "readout", readout, output)
     return Summary(tuple(rows))
@@ -114,6 +118,17 @@ def _total(counts: Iterable[int | None]) -> int | None:
     """The sum, or None if a part of it is not known."""
     known = list(counts)
     return None if None in known else sum(count for count in known if count is not None)
+
+
+def _promise(row: Row) -> str:
+    """What the weights of a block promise, in a few words."""
+    certificate = row.certificate
+    if row.kind == "digital" or (certificate is not None and len(certificate.couplings) == 1):
+        return ""  # no feedback, nothing to settle
+    if certificate is None or not certificate.settles:
+        return "not certain"
+    where = "to one equilibrium" if certificate.unique else "while pooling keeps its positions"
+    return f"by {certificate.contraction:.2f} a sweep, {where}"
 
 
 def _macs(count: int | None, kind: str = "digital") -> str:

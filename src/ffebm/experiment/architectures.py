@@ -67,8 +67,9 @@ def build_estimator(gradient: settings.Gradient) -> GradientEstimator:
     order = gradient.order or ("output-first" if gradient.kind == "ep" else "output-last")
     relax = FixedPoint(gradient.steps, tolerance=gradient.tolerance, order=order, omega=gradient.omega)
     if gradient.kind == "ep":
+        variant = gradient.variant or "centered"
         return EquilibriumPropagation(
-            relax, beta=gradient.beta, variant=gradient.variant, scale=gradient.scale, hold_pooling=gradient.hold_pooling
+            relax, beta=gradient.beta, variant=variant, scale=gradient.scale, hold_pooling=gradient.hold_pooling
         )
     return Unrolled(relax) if gradient.kind == "id" else RecurrentBackprop(relax)
 

@@ -210,8 +210,8 @@ class Gradient(PhaseSection):
         default=0.99, gt=0, lt=1, description="smallest cosine with settled phases' gradient, for calibrated sweeps"
     )
     beta: float = Field(default=0.05, gt=0, description="strength of the nudge (ep)")
-    variant: Literal["centered", "positive", "negative", "one-sided", "random-sign", "small-signal"] = Field(
-        default="centered", description="signs of the nudge; the last three: linearised (ep)"
+    variant: Literal["centered", "positive", "negative", "one-sided", "random-sign", "small-signal"] | None = Field(
+        default=None, description="of the nudge (ep); none: one suits the blocks"
     )
     scale: Literal["unit", "paper"] = Field(
         default="unit", description="nudge by the direction of the error, or by its size too (ep)"
@@ -307,9 +307,15 @@ class Settings(Section):
     def effective(self) -> tuple[Relaxation, Gradient]:
         """The free phase and the gradient as they are to be run."""
         if self.sweeps != "plain":
-            return self.relaxation, self.gradient
+            return self.relaxation, self._nudging
         plain = {"tolerance": None, "omega": 1.0}
-        return self.relaxation.model_copy(update=plain), self.gradient.model_copy(update=plain)
+        return self.relaxation.model_copy(update=plain), self._nudging.model_copy(update=plain)
+
+    @property
+    def _nudging(self) -> Gradient:
+        """The gradient with the variant that suits the blocks, where it is left open."""
+        suits = "centered" if self.model.max_contraction is None else "small-signal"
+        return self.gradient.model_copy(update={"variant": self.gradient.variant or suits})
 
     @property
     def recipe(self) -> Settings:
@@ -317,7 +323,8 @@ class Settings(Section):
         place = {"threads": None, "accelerator": "auto", "devices": 1, "nodes": 1}
         data = self.data.model_copy(update={"root": None, "workers": 0})
         model = self.model.model_copy(update={"clamped_outputs": self.model.clamped})
-        return self.model_copy(update={"data": data, "model": model, "trainer": self.trainer.model_copy(update=place)})
+        trainer = self.trainer.model_copy(update=place)
+        return self.model_copy(update={"data": data, "model": model, "gradient": self._nudging, "trainer": trainer})
 
     def save(self, path: Path) -> None:
         write_atomically(path, tomli_w.dumps(self.as_toml()).encode())

@@ -89,7 +89,8 @@ class Progress(Callback):
             f"epoch {row['epoch']:.0f}/{trainer.max_epochs}: "
             f"loss {row['train_loss']:.4f}, accuracy {100 * row['train_accuracy']:.2f} % · "
             f"test loss {row['test_loss']:.4f}, accuracy [bold]{100 * row['test_accuracy']:.2f} %[/] · "
-            f"residual {row['residual']:.0e} · {row['images_per_second']:,.0f} images/s · {clock(row['seconds'])}",
+            f"residual {row['residual']:.0e} · {_promised(pl_module)}{row['images_per_second']:,.0f} images/s · "
+            f"{clock(row['seconds'])}",
             highlight=False,
         )
 
@@ -105,6 +106,13 @@ class Progress(Callback):
         share = (1 - FORGET) / self._weight
         for name, value in values.items():
             self.averages[name] = self.averages.get(name, 0.0) * (1 - share) + value * share
+
+
+def _promised(learner: Learner) -> str:
+    """By how much a sweep of the slowest block brings it nearer at least, where blocks have a limit."""
+    kept = [block.limit.certificate for _, block in learner.model.chain if block.limit is not None]
+    slowest = max((certificate.contraction for certificate in kept if certificate is not None), default=None)
+    return "" if slowest is None else f"contraction {slowest:.2f} · "
 
 
 class Recorder(Callback):
