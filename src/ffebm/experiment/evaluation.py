@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.progress import track
-from torch import Tensor
 
 from ffebm.experiment.data import Batches, Dataset, load
 from ffebm.experiment.figures import save_confusion
@@ -60,21 +59,16 @@ def evaluate(
         ranks.append((logits > logits.gather(1, y.unsqueeze(1))).sum(1))
         guesses.append(logits.argmax(1))
     y, guess, rank = dataset.test.y, torch.cat(guesses), torch.cat(ranks)
-    confusion = _confusion(y, guess, len(dataset.classes))
-    of_class = confusion.sum(1).clamp(min=1)
-    accuracies = (confusion.diagonal() / of_class).tolist()
-    loss = finite(torch.cat(losses).mean()).item()
+    classes = len(dataset.classes)
+    confusion = torch.bincount(y * classes + guess, minlength=classes**2).view(classes, classes)
+    accuracies = (confusion.diagonal() / confusion.sum(1).clamp(min=1)).tolist()
     return Evaluation(
         name=name,
         weights=source,
         images=len(y),
-        loss=loss,
+        loss=finite(torch.cat(losses).mean()).item(),
         top1=(guess == y).double().mean().item(),
         top5=(rank < 5).double().mean().item(),
         classes=dict(zip(dataset.classes, accuracies, strict=True)),
         confusion=confusion.tolist(),
     )
-
-
-def _confusion(true: Tensor, predicted: Tensor, classes: int) -> Tensor:
-    return torch.bincount(true * classes + predicted, minlength=classes**2).view(classes, classes)

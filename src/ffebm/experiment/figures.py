@@ -45,12 +45,10 @@ def save_curves(rows: Sequence[Mapping[str, float]], path: Path, title: str) -> 
             values = [scale * row[f"{part}_{name}"] for row in rows]
             axes.plot(epochs, values, color=colour, marker=marker, markersize=4, label=part)
         axes.legend(frameon=False)
-    accuracy.set_ylabel("accuracy (%)")
-    loss.set_ylabel("loss")
     residual.plot(epochs, [max(row["residual"], 1e-9) for row in rows], color=TEST, marker=marker, markersize=4)
     residual.set_yscale("log")
-    residual.set_ylabel("residual, worst block")
-    for axes in (loss, accuracy, residual):
+    for axes, label in ((loss, "loss"), (accuracy, "accuracy (%)"), (residual, "residual, worst block")):
+        axes.set_ylabel(label)
         axes.set_xlabel("epoch")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.spines[["top", "right"]].set_visible(False)

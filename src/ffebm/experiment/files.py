@@ -91,12 +91,9 @@ def _umask() -> int:
 
 def _sync_folder(folder: Path) -> None:
     """Make a rename survive a power cut, where the system lets folders be opened."""
-    try:
+    with suppress(OSError):  # nor do all let a folder be synchronised
         descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        with suppress(OSError):  # nor do all let a folder be synchronised
+        try:
             os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        finally:
+            os.close(descriptor)

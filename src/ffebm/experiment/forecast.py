@@ -33,10 +33,14 @@ def survey(settings: Settings, shape: Sequence[int], classes: int, *, training: 
 
 def warning_of_slow_steps(settings: Settings, summary: Summary, images: int) -> str:
     """What to say first where a single step may take long; nothing, where it does not."""
-    seconds = _longest_step(settings, summary, images)
+    free, batch = settings.relaxation.steps, min(settings.trainer.batch, images)
+    nudged = free if settings.gradient.kind == "bptt" else settings.gradient.steps  # through time it goes back through all
+    digital, analog = summary.digital_macs or 0, summary.analog_macs or 0
+    # If no phase settles before its last sweep; a nudge goes both ways.
+    macs = batch * (3 * digital + (free + 2 * nudged) * analog) / settings.trainer.processes
+    seconds = macs / (FAST if _on_accelerator(settings.trainer) else SLOW)
     if seconds <= PATIENCE:
         return ""
-    free, nudged = _sweeps(settings)
     return (
         f"A single step may take about {in_words(seconds)}: a batch of {settings.trainer.batch:,} goes through up to {free:,} "
         f"free and {nudged:,} nudged or recorded sweeps. For less, lower relaxation.steps, gradient.steps, trainer.batch or "
@@ -65,20 +69,6 @@ def _physical_memory() -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return None
-
-
-def _longest_step(settings: Settings, summary: Summary, images: int) -> float:
-    """Seconds that a step of the optimiser takes if no phase settles before its last sweep."""
-    free, nudged = _sweeps(settings)
-    digital, analog = summary.digital_macs or 0, summary.analog_macs or 0
-    macs = min(settings.trainer.batch, images) * (3 * digital + (free + 2 * nudged) * analog)  # a nudge goes both ways
-    return macs / settings.trainer.processes / (FAST if _on_accelerator(settings.trainer) else SLOW)
-
-
-def _sweeps(settings: Settings) -> tuple[int, int]:
-    """Of the free phase and of the nudged one, at most; backprop through time goes back through all of the former."""
-    free = settings.relaxation.steps
-    return free, free if settings.gradient.kind == "bptt" else settings.gradient.steps
 
 
 def _on_accelerator(trainer: TrainerSettings) -> bool:

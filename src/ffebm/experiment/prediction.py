@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +47,8 @@ def read_image(path: Path, shape: Sequence[int]) -> Tensor:
         if content.startswith(b"\xff\xd8") and content.count(b"\xff\xda") > SCANS:  # each goes through all pixels
             raise ValueError(f"it has more than {SCANS} scans")
         # From memory: a length in the file then makes no room for more than there is.
-        with _unremarked(), Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
+        # Pillow has remarks on odd pictures that it reads all the same.
+        with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
             if image.width * image.height > PIXELS:  # known before any of them is decoded
                 raise ValueError(f"{image.width:,} × {image.height:,} pixels are more than {PIXELS:,}; scale it down")
             square = _opaque(_middle(image)).convert("L" if channels == 1 else "RGB")
@@ -59,14 +59,6 @@ def read_image(path: Path, shape: Sequence[int]) -> Tensor:
         raise UserError(f"{brief_name(str(path), 200)} is not a readable PNG or JPEG picture: {reason}.") from None
     scaled = square.resize((width, height), Image.Resampling.BOX)
     return torch.from_numpy(np.array(scaled).reshape(height, width, channels).transpose(2, 0, 1).copy())
-
-
-@contextmanager
-def _unremarked() -> Iterator[None]:
-    """Without what Pillow has to say on odd pictures that it reads all the same."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def _middle(image: Image.Image) -> Image.Image:

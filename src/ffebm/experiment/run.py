@@ -48,21 +48,17 @@ class Run:
     @classmethod
     def create(cls, folder: Path | None, name: str) -> Run:
         """A new folder: the one asked for, which must be empty, or one of its own below `runs`."""
-        if folder is None:
-            stem = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-            candidates = [stem, *(stem.with_name(f"{stem.name}-{i}") for i in range(2, 100))]
-        else:
+        if folder is not None:
             run = cls(folder)
             if folder.exists() and (not folder.is_dir() or run.holds_something):
                 raise run._taken()
             folder.mkdir(parents=True, exist_ok=True)
             return run
-        for candidate in candidates:
-            try:
+        stem = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        for candidate in (stem, *(stem.with_name(f"{stem.name}-{i}") for i in range(2, 100))):
+            with suppress(FileExistsError):
                 candidate.mkdir(parents=True)
-            except FileExistsError:
-                continue
-            return cls(candidate)
+                return cls(candidate)
         raise RunError(f"There are too many runs called {stem} already; name a folder with --output.")
 
     @classmethod

@@ -16,7 +16,7 @@ from ffebm.experiment.errors import UserError
 Command = TypeVar("Command", bound=Callable[..., None])
 
 notes = Console(stderr=True)  # progress and remarks
-out = Console()  # results
+out = Console(highlight=False)  # results
 
 MOST = 2**31 - 1  # of anything that is counted by an option
 

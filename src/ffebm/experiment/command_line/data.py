@@ -31,12 +31,7 @@ def check(
         raise UserError(f"There is no folder {brief_name(str(folder), 200)}.")
     with notes.status("Reading …"):
         report = data.check(folder)
-    colours = {
-        data.Presence.COMPLETE: "green",
-        data.Presence.DAMAGED: "red",
-        data.Presence.PARTIAL: "yellow",
-        data.Presence.ABSENT: "dim",
-    }
+    colours = {"complete": "green", "damaged": "red", "partial": "yellow", "absent": "dim"}
     table = Table("data set", "state", "")
     for name, found in report.items():
         table.add_row(name, f"[{colours[found.state]}]{found.state}[/]", escape(found.details))
@@ -57,4 +52,4 @@ def fetch(
     root = data or default_folder()
     if root is None:
         raise UserError("Where to? Give --data DIR, or set the environment variable FFEBM_DATA.")
-    out.print(f"{name} is in {escape(str(fetch(name, root, notes)))}", highlight=False, soft_wrap=True)
+    out.print(f"{name} is in {escape(str(fetch(name, root, notes)))}", soft_wrap=True)

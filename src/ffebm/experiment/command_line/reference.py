@@ -48,8 +48,7 @@ def presets(
         "\nSweeps: free + nudged, at most where they are calibrated or settle. Paper: top-1 accuracy in per cent, top-5 below, "
         "the spread over three seeds; β is 0.2 in all of the paper's. All train by equilibrium propagation unless "
         "gradient.kind is id, recurrent-backprop or bptt. model.width=0.125 scales one down to a small machine, as in "
-        "cifar10-small; `ffebm presets NAME` prints all settings.",
-        highlight=False,
+        "cifar10-small; `ffebm presets NAME` prints all settings."
     )
 
 

@@ -76,7 +76,6 @@ def static(
         f"smallest cosine:             [bold]{found.worst.cosine:.5f}[/] ({found.worst.name})\n"
         f"largest relative deviation:  [bold]{found.deviation:.2e}[/] at any step of any layer\n"
         f"figures, numbers, report:    {escape(str(folder))}",
-        highlight=False,
         soft_wrap=True,
     )
 
@@ -127,8 +126,8 @@ def _table(name: str, words: str) -> Callable[..., None]:
             look_closer=whole,
             notes=notes,
         )
-        out.print(text, highlight=False, markup=False, soft_wrap=True)
-        out.print(f"Report: {folder / 'report.html'}", highlight=False, soft_wrap=True, markup=False)
+        out.print(text, markup=False, soft_wrap=True)
+        out.print(f"Report: {folder / 'report.html'}", soft_wrap=True, markup=False)
         if not whole:
             notes.print("Interrupted; the same command goes on from here.", highlight=False)
             raise typer.Exit(130)
@@ -156,11 +155,8 @@ scaling = examples(
 
 def _checked(overrides: list[str]) -> list[str]:
     """Settings that may be the same in every run."""
-    instead = {
-        "seed": "--seeds says how many",
-        "gradient.kind": "EP and ID are the table's columns",
-        "data.root": "give --data",
-    }
+    columns = "EP and ID are the table's columns"
+    instead = {"seed": "--seeds says how many", "gradient.kind": columns, "data.root": "give --data"}
     for override in overrides:
         key = override.partition("=")[0].strip()
         if key in instead:

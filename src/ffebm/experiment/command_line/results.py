@@ -33,7 +33,7 @@ def evaluate(run: RunArgument, data: DataOption = None) -> None:
         table.add_row(escape(name), "" if name == "…" else percent(accuracy))
     out.print(table)
     files = f"All classes: {run / 'evaluation.json'}\nConfusions:  {run / 'confusion.png'}"
-    out.print(escape(files), highlight=False, soft_wrap=True)
+    out.print(escape(files), soft_wrap=True)
 
 
 @examples("ffebm predict runs/mine cat.png dog.jpg", "ffebm predict runs/digits-20270101-120000 scan/*.png")
@@ -114,4 +114,4 @@ def report(
     for sentence in (trouble := [*trouble, *unread]):
         notes.print(f"[yellow]Warning:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
     write_report(output, title, runs=found, words=trouble, static=analyses, microscopes=seen)
-    out.print(f"Report: {escape(str(output / 'report.html'))}, with report.md and report.json", highlight=False, soft_wrap=True)
+    out.print(f"Report: {escape(str(output / 'report.html'))}, with report.md and report.json", soft_wrap=True)

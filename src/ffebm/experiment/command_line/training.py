@@ -121,9 +121,9 @@ def _follow(run: Run, first: bool, training: Callable[[], Learner]) -> None:
     if first:
         _summarise(learner, run)
         place = escape(shlex.quote(str(run.folder)))
-        out.print(f"Run folder:     [bold]{place}[/]", highlight=False, soft_wrap=True)
-        out.print(f"Look closer:    ffebm evaluate {place}", highlight=False, soft_wrap=True)
-        out.print(f"Make it again:  {escape(remake_command(run))}", highlight=False, soft_wrap=True)
+        out.print(f"Run folder:     [bold]{place}[/]", soft_wrap=True)
+        out.print(f"Look closer:    ffebm evaluate {place}", soft_wrap=True)
+        out.print(f"Make it again:  {escape(remake_command(run))}", soft_wrap=True)
 
 
 def _summarise(learner: Learner, run: Run) -> None:

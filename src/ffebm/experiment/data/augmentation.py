@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +23,7 @@ class Augmentation:
     padding: int
 
     @classmethod
+    @lru_cache(maxsize=1)  # for the batches of an epoch
     def draw(cls, images: int, padding: int, seed: int, epoch: int, *, flip: bool = True) -> Augmentation:
         generator = seeded(seed, epoch, 1)
         shifts = torch.randint(2 * padding + 1, (images, 2), generator=generator)

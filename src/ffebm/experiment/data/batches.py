@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -30,6 +31,7 @@ class Part(NamedTuple):
     whole: int
 
 
+@dataclass(eq=False)
 class Batches(TorchDataset[Batch]):
     """Batches without end, epoch after epoch; `len` of them make one, and one iteration goes to the end of its epoch.
 
@@ -44,34 +46,24 @@ class Batches(TorchDataset[Batch]):
         seed: of the order; None keeps the order of the files.
     """
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        samples: Samples,
-        size: int,
-        *,
-        seed: int | None = None,
-        padding: int = 0,
-        flip: bool = False,
-        parts: int = 1,
-        rank: int = 0,
-        ranks: int = 1,
-        workers: int = 0,
-        pin: bool = False,
-    ) -> None:
-        self.dataset = dataset
-        self.samples = samples
-        self.batches = -(-len(samples) // size)
-        self.seed = seed
-        self.padding = padding
-        self.flip = flip
-        self.parts = parts
-        self.rank = rank
-        self.ranks = ranks
-        self.workers = workers
-        self.pin = pin
-        self.taken = 0  # parts that this process was given, since the first epoch
-        self._drawn: tuple[int, Augmentation] | None = None
+    dataset: Dataset
+    samples: Samples
+    size: int
+    _: KW_ONLY
+    seed: int | None = None
+    padding: int = 0
+    flip: bool = False
+    parts: int = 1
+    rank: int = 0
+    ranks: int = 1
+    workers: int = 0
+    pin: bool = False
+    taken: int = field(default=0, init=False)  # parts that this process was given, since the first epoch
+
+    @property
+    def batches(self) -> int:
+        """In an epoch."""
+        return -(-len(self.samples) // self.size)
 
     def __len__(self) -> int:
         """Parts in an epoch, for this process."""
@@ -100,14 +92,9 @@ class Batches(TorchDataset[Batch]):
     def __getitem__(self, part: Part) -> Batch:
         x = self.samples.x[part.indices]
         if self.seed is not None and (self.padding or self.flip):
-            x = self._augmentation(part.epoch)(x, part.indices)
+            drawn = Augmentation.draw(len(self.samples), self.padding, self.seed, part.epoch, flip=self.flip)
+            x = drawn(x, part.indices)
         return Batch(self.dataset.normalise(x), self.samples.y[part.indices], part.whole)
-
-    def _augmentation(self, epoch: int) -> Augmentation:
-        if self._drawn is None or self._drawn[0] != epoch:
-            assert self.seed is not None
-            self._drawn = epoch, Augmentation.draw(len(self.samples), self.padding, self.seed, epoch, flip=self.flip)
-        return self._drawn[1]
 
     def state_dict(self) -> dict[str, int]:
         return {"taken": self.taken}

@@ -13,7 +13,7 @@ from ffebm.experiment.data.dataset import DataError, Dataset
 from ffebm.experiment.data.digits import digits
 from ffebm.experiment.data.idx import read_fashion_mnist, read_mnist
 from ffebm.experiment.data.imagenet32 import read_imagenet32
-from ffebm.experiment.settings.paths import folder_in_environment
+from ffebm.experiment.settings.paths import folder_in_environment as default_folder
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,6 @@ def data_folder(name: str, root: Path | None) -> Path:
     if not found.is_dir():
         raise DataError(f"The data folder {shown} does not exist. `ffebm data fetch {name} --data DIR` makes one.")
     return found
-
-
-def default_folder() -> Path | None:
-    """What the environment variable FFEBM_DATA names."""
-    return folder_in_environment()
 
 
 def check(root: Path) -> dict[str, Condition]:

@@ -11,18 +11,14 @@ from ffebm.experiment.data.unpickling import read_pickle
 SHAPE = (3, 32, 32)
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # Paper: Table [tab:data_normalization]
 
-CIFAR10_FILES = {
-    **{f"data_batch_{i}": 10_000 for i in range(1, 6)},
-    "test_batch": 10_000,
-}
-CIFAR100_FILES = {"train": 50_000, "test": 10_000}
+CIFAR10_FILES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+CIFAR100_FILES = ("train", "test")
 LONGEST = 100  # letters of a class's name
 
 
 def read_cifar10(folder: Path) -> Dataset:
-    parts = {name: _read(folder / name, "labels", 10) for name in CIFAR10_FILES}
-    train = joined([part for name, part in parts.items() if name != "test_batch"])
-    return Dataset("cifar10", train, parts["test_batch"], _names(folder / "batches.meta", "label_names", 10), MEAN, STD)
+    *train, test = (_read(folder / name, "labels", 10) for name in CIFAR10_FILES)
+    return Dataset("cifar10", joined(train), test, _names(folder / "batches.meta", "label_names", 10), MEAN, STD)
 
 
 def read_cifar100(folder: Path) -> Dataset:

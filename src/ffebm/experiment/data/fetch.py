@@ -19,6 +19,7 @@ from ffebm.checks import brief_name
 from ffebm.experiment.data.archives import ArchiveError, unpack
 from ffebm.experiment.data.catalogue import ENTRIES
 from ffebm.experiment.data.dataset import DataError
+from ffebm.experiment.data.idx import FILES
 
 CHUNK = 1 << 18
 TIMEOUT = 60
@@ -47,15 +48,9 @@ class Source:
     unpacked: int = 1 << 30  # bytes of its files, at most, all together
     remark: str = ""
 
-    @property
-    def unchecked(self) -> list[str]:
-        """Files that nothing but reading them can be held against."""
-        return [file.name for file in self.files if file.md5 is None]
-
 
 def _idx(address: str, *known: tuple[str, int]) -> tuple[File, ...]:
-    names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    return tuple(File(f"{address}/{name}-ubyte.gz", md5, size) for name, (md5, size) in zip(names, known, strict=True))
+    return tuple(File(f"{address}/{name}.gz", md5, size) for name, (md5, size) in zip(FILES, known, strict=True))
 
 
 SOURCES: dict[str, Source] = {
@@ -111,12 +106,11 @@ def fetch(name: str, root: Path, console: Console | None = None, source: Source 
     read as the data set, that folder takes its final name.
     """
     console = console or Console(stderr=True, quiet=True)
-    if source is None:
-        if name not in SOURCES:
-            raise DataError(
-                f"Unknown data set `{brief_name(name)}`; there are {', '.join(SOURCES)}. The digits come with the package."
-            )
-        source = SOURCES[name]
+    if source is None and name not in SOURCES:
+        raise DataError(
+            f"Unknown data set `{brief_name(name)}`; there are {', '.join(SOURCES)}. The digits come with the package."
+        )
+    source = source or SOURCES[name]
     read = ENTRIES[name].read
     target = root / source.folder
     if target.exists():
@@ -128,9 +122,9 @@ def fetch(name: str, root: Path, console: Console | None = None, source: Source 
         return target
     if source.remark:
         console.print(source.remark, highlight=False)
-    if source.unchecked:
+    if unchecked := [file.name for file in source.files if file.md5 is None]:
         console.print(
-            f"No checksum is known for {' and '.join(source.unchecked)}: only that {name} can be read from it is checked.",
+            f"No checksum is known for {' and '.join(unchecked)}: only that {name} can be read from it is checked.",
             highlight=False,
         )
     downloads = root / f".{source.folder}.download"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from ffebm.experiment.data.cifar import CIFAR10_FILES
+from ffebm.experiment.data.cifar import CIFAR10_FILES, CIFAR100_FILES
 from ffebm.experiment.data.imagenet32 import CLASSES, TEST_FILE, TRAIN_FILES
 from ffebm.experiment.files import write_atomically
 
@@ -27,18 +27,15 @@ def write_generated(name: str, root: Path, *, train: int, test: int, seed: int =
 
 def _write_cifar10(root: Path, train: int, test: int, random: np.random.Generator) -> None:
     folder, classes = root / "cifar-10-batches-py", _Classes(10, random)
-    *parts, last = CIFAR10_FILES
-    for part, count in zip(parts, _shares(train, len(parts)), strict=True):
+    for part, count in _counts(CIFAR10_FILES, train, test).items():
         images, labels = classes.draw(count)
         _save(folder / part, {b"data": images, b"labels": labels})
-    images, labels = classes.draw(test)
-    _save(folder / last, {b"data": images, b"labels": labels})
     _save(folder / "batches.meta", {b"label_names": _names(10)})
 
 
 def _write_cifar100(root: Path, train: int, test: int, random: np.random.Generator) -> None:
     folder, classes = root / "cifar-100-python", _Classes(100, random)
-    for part, count in (("train", train), ("test", test)):
+    for part, count in _counts(CIFAR100_FILES, train, test).items():
         images, labels = classes.draw(count)
         _save(folder / part, {b"data": images, b"fine_labels": labels, b"coarse_labels": [label // 5 for label in labels]})
     _save(folder / "meta", {b"fine_label_names": _names(100)})
@@ -46,8 +43,7 @@ def _write_cifar100(root: Path, train: int, test: int, random: np.random.Generat
 
 def _write_imagenet32(root: Path, train: int, test: int, random: np.random.Generator) -> None:
     folder, classes = root / "imagenet32", _Classes(CLASSES, random)
-    counts = dict(zip(TRAIN_FILES, _shares(train, len(TRAIN_FILES)), strict=True)) | {TEST_FILE: test}
-    for part, count in counts.items():
+    for part, count in _counts((*TRAIN_FILES, TEST_FILE), train, test).items():
         images, labels = classes.draw(count)
         _save(folder / part, {"data": images, "labels": [label + 1 for label in labels]})  # the official files count from 1
 
@@ -77,8 +73,11 @@ class _Classes:
         return noisy.clip(0, 255).astype(np.uint8).reshape(count, PIXELS), labels.tolist()
 
 
-def _shares(total: int, parts: int) -> list[int]:
-    return [total * (i + 1) // parts - total * i // parts for i in range(parts)]
+def _counts(files: Sequence[str], train: int, test: int) -> dict[str, int]:
+    """Training images in equal parts; the last file is that of the test images."""
+    parts = len(files) - 1
+    shares = [train * (i + 1) // parts - train * i // parts for i in range(parts)]
+    return dict(zip(files, [*shares, test], strict=True))
 
 
 def _names(classes: int) -> list[bytes]:

@@ -91,7 +91,9 @@ class Interpreter:
             raise MalformedError("something is left over at its end")
         if not isinstance(found, dict):
             raise MalformedError(f"it holds {type(found).__name__} where a dictionary was expected")
-        return {key: _finished(value) for key, value in found.items()}
+        if any(isinstance(value, Array) and value.value is None for value in found.values()):
+            raise MalformedError("an array is announced and never filled")
+        return {key: value.value if isinstance(value, Array) else value for key, value in found.items()}
 
     # Bytes of the file
 
@@ -233,14 +235,6 @@ def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
     raise MalformedError(f"{type(value).__name__} stands where a name was expected")
-
-
-def _finished(value: Any) -> Any:
-    if isinstance(value, Array):
-        if value.value is None:
-            raise MalformedError("an array is announced and never filled")
-        return value.value
-    return value
 
 
 def _unicode(data: memoryview) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -103,17 +104,15 @@ def look(
     count = min(images or len(dataset.test), len(dataset.test))
     counted = _counted(model, dataset, count, console)
     blocks = [
-        BlockView(block.label, *phases, _rate(phases[0].residual), *counts)
-        for (_, block), phases, counts in zip(model.chain, traced, counted, strict=True)
+        BlockView(block.label, free, pushed, pulled, _rate(free.residual), *counts)
+        for (_, block), (free, pushed, pulled), counts in zip(model.chain, traced, counted, strict=True)
     ]
     label, guess = dataset.classes[int(y)], dataset.classes[int(logits.argmax())]
     nudge = settings.gradient
     return Microscope(run.folder.name, sample, label, guess, nudge.beta, nudge.hold_pooling, count, blocks)
 
 
-def _traced(
-    model: FFEBM, x: Tensor, y: Tensor, chosen: Gradient
-) -> tuple[list[tuple[TracedPhase, TracedPhase, TracedPhase]], Tensor]:
+def _traced(model: FFEBM, x: Tensor, y: Tensor, chosen: Gradient) -> tuple[list[list[TracedPhase]], Tensor]:
     """The free phase and both nudged ones of every block, on one sample, from settled states; and the logits."""
 
     def settle(block: EnergyBlock, x: Tensor) -> Relaxed:
@@ -126,7 +125,7 @@ def _traced(
     deltas = torch.autograd.grad(cost(outputs[-1], y).sum(), outputs)
     sweeps = FixedPoint(SWEEPS, order="output-first")
     estimator = EquilibriumPropagation(sweeps, beta=chosen.beta, scale=chosen.scale, hold_pooling=chosen.hold_pooling)
-    found: list[tuple[TracedPhase, TracedPhase, TracedPhase]] = []
+    found: list[list[TracedPhase]] = []
     for visit, delta in zip(visits, deltas, strict=True):
         block, entering = visit.block, visit.x.detach()
         state = tuple(layer.detach() for layer in visit.relaxed.state)
@@ -137,7 +136,7 @@ def _traced(
         around = block.energy.latched(state) if estimator.hold_pooling else block.energy
         free = trace(block.energy, replace(block.relax, steps=SWEEPS, tolerance=None), entering)
         nudged = [trace(around, sweeps, entering, start=state, nudge=phase.tilt) for phase in phases]
-        found.append((TracedPhase.of(free), TracedPhase.of(nudged[0]), TracedPhase.of(nudged[1])))
+        found.append([TracedPhase.of(traced) for traced in (free, *nudged)])
     return found, logits
 
 
@@ -163,18 +162,13 @@ def _counted(
             sweeps[number].append(relaxed.sweeps[settled])
             unsettled[number] += int((~settled).sum())
     return [
-        (low.tolist(), high.tolist(), _histogram(torch.cat(taken)), rest)
+        (low.tolist(), high.tolist(), dict(sorted(Counter(torch.cat(taken).tolist()).items())), rest)
         for low, high, taken, rest in zip(floor, ceiling, sweeps, unsettled, strict=True)
     ]
 
 
 def _patiently(block: EnergyBlock, x: Tensor) -> Relaxed:
     return block.settle(x, replace(block.relax, steps=PATIENCE, tolerance=STILL))
-
-
-def _histogram(sweeps: Tensor) -> dict[int, int]:
-    values, counts = sweeps.unique(return_counts=True)
-    return dict(zip(values.tolist(), counts.tolist(), strict=True))
 
 
 def _rate(residuals: list[float]) -> float:

@@ -101,8 +101,7 @@ def accuracy_table(
             values = row.values(kind, top5)
             line.append(spread(values))
             if kind in ("ep", "id"):
-                score = row.score(kind)
-                printed, deviation = _printed(score, top5)
+                printed, deviation = _printed(row.score(kind), top5)
                 line.append("" if printed is None else f"{printed} ± {deviation}")
                 line.append("" if printed is None or not values else f"{statistics.fmean(values) - printed:+.1f}")
         if both:
@@ -138,9 +137,8 @@ def time_table(rows: Sequence[Comparison]) -> Table:
 
 def tables(rows: Sequence[Comparison], published: Sequence[Published] = ()) -> list[Table]:
     """All that a report shows of these runs."""
-    many = any(_printed(row.score("ep"), top5=True)[0] is not None for row in rows)
     accuracies = [accuracy_table(rows, published=published)]
-    if many:
+    if any(_printed(row.score("ep"), top5=True)[0] is not None for row in rows):
         accuracies.append(accuracy_table(rows, "Top-5 accuracy", published, top5=True))
     return [*accuracies, time_table(rows)]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
-from ffebm.experiment.report.document import Chart, Document, Listing, Part, Picture, Section, Table, Text
+from ffebm.experiment.report.document import Chart, Curve, Document, Listing, Part, Picture, Section, Table, Text
 
 
 def page(document: Document) -> str:
@@ -96,16 +96,16 @@ def _(chart: Chart) -> list[dict[str, Any]]:
             "x": list(curve.x),
             "y": [value if math.isfinite(value) and (value > 0 or not chart.log) else None for value in curve.y],
             "colour": curve.colour,
-            **({"type": "bar"} if chart.bars else {"type": "scatter", "mode": _mode(curve.x)}),
-            **({} if chart.bars else {"line": {"dash": "dot" if curve.dashed else "solid", "width": 2}}),
+            **({"type": "bar"} if chart.bars else _line(curve)),
         }
         for curve in chart.curves
     ]
     return [{"traces": traces, "x": chart.x, "y": chart.y, "log": chart.log}]
 
 
-def _mode(x: Any) -> str:
-    return "lines+markers" if len(x) < 30 else "lines"
+def _line(curve: Curve) -> dict[str, Any]:
+    mode = "lines+markers" if len(curve.x) < 30 else "lines"
+    return {"type": "scatter", "mode": mode, "line": {"dash": "dot" if curve.dashed else "solid", "width": 2}}
 
 
 def _anchor(section: Section) -> str:

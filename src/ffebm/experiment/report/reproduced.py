@@ -10,13 +10,12 @@ from pathlib import Path
 from rich.console import Console
 
 from ffebm.experiment.report.markdown import markdown
-from ffebm.experiment.report.microscope import Microscope, look_if_possible
+from ffebm.experiment.report.microscope import look_if_possible
 from ffebm.experiment.report.outcome import Comparison, comparisons_of, with_error
 from ffebm.experiment.report.writing import write_report
 from ffebm.experiment.reproduction.cell import Cell, Stage
 from ffebm.experiment.reproduction.experiments import SCALES, Experiment
-from ffebm.experiment.reproduction.static import Static, read_analyses
-from ffebm.experiment.run import Run
+from ffebm.experiment.reproduction.static import read_analyses
 
 AGREE, ALIKE = 1.0, 3.0  # points that EP may be from ID, and blocks of different sizes from each other
 
@@ -51,8 +50,11 @@ def report_experiment(
         words.append("Images are generated, in the official layouts: these numbers say that the path works, and no more.")
     else:
         words += [*filter(None, [SCALES[scale].chosen]), *claims(experiment, rows)]
-    seen, trouble = _microscopes(finished, data, notes) if look_closer else ([], [])
-    analyses, unread = _analyses(folder)
+    # One look, at the last of the rows by EP, which has the most blocks.
+    trained = [run for run in finished if run.settings().gradient.kind == "ep" and run.weights_file.is_file()]
+    seen, trouble = look_if_possible(trained[-1:] if look_closer else [], images=1000, data=data, console=notes)
+    # Analyses lie among the runs, or beside their folder, where `ffebm reproduce static` puts them.
+    analyses, unread = read_analyses(sorted([*folder.glob("*/static.json"), *folder.parent.glob("static*/static.json")]))
     document = write_report(
         folder,
         experiment.title,
@@ -91,14 +93,3 @@ def claims(experiment: Experiment, rows: Sequence[Comparison]) -> list[str]:
                 verdict = "holds" if width <= ALIKE else "does not hold"
                 said.append(f"{layers} layers, EP, block sizes within {ALIKE:g} points of each other: {verdict}; {width:.2f}.")
     return said
-
-
-def _analyses(folder: Path) -> tuple[list[Static], list[str]]:
-    """Static analyses that lie among the runs, or beside their folder, where `ffebm reproduce static` puts them."""
-    return read_analyses(sorted([*folder.glob("*/static.json"), *folder.parent.glob("static*/static.json")]))
-
-
-def _microscopes(finished: Sequence[Run], data: Path | None, notes: Console | None) -> tuple[list[Microscope], list[str]]:
-    """One look, at the last of the rows by EP, which has the most blocks; or why there is none."""
-    trained = [run for run in finished if run.settings().gradient.kind == "ep" and run.weights_file.is_file()][-1:]
-    return look_if_possible(trained, images=1000, data=data, console=notes)

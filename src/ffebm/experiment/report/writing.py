@@ -71,11 +71,10 @@ def compose(
 ) -> Document:
     rows = comparisons_of(runs)
     sections: list[Section] = []
-    opening: list[Part] = [Text(text) for text in words]
-    opening += tables(rows, published) if rows else []
+    opening: list[Part] = [*map(Text, words), *(tables(rows, published) if rows else [])]
     if _finished(rows):
         opening.append(Picture("Top-1 accuracy: the mean over seeds, and each of them", picture(accuracy_figure(rows))))
-    opening += [Text(text) for text in _missing(rows, failures)]
+    opening += map(Text, _missing(rows, failures))
     if opening:
         sections.append(Section("Results", opening))
     if any(run.metrics() for run in runs):
@@ -109,9 +108,12 @@ def _static_numbers(static: Static) -> dict[str, Any]:
 
 
 def _missing(rows: Sequence[Comparison], failures: Mapping[str, str]) -> list[str]:
-    open_ = [name for row in rows for outcome in row.outcomes.values() for name in outcome.unfinished if name not in failures]
     texts = [f"Failed: {name}: {said}" for name, said in failures.items()]
-    return [*texts, *([f"Not finished: {', '.join(open_)}."] if open_ else [])]
+    if open_ := [
+        name for row in rows for outcome in row.outcomes.values() for name in outcome.unfinished if name not in failures
+    ]:
+        texts.append(f"Not finished: {', '.join(open_)}.")
+    return texts
 
 
 def _curves(runs: Sequence[Run]) -> list[Part]:
@@ -139,16 +141,14 @@ def _static(static: Static) -> list[Part]:
         f"at any step of any layer. {static.samples}; β {static.beta}; {static.sweeps} sweeps a block; free phases: "
         f"{static.free}."
     )
-    below = static.explanation()
-    parts: list[Part] = [
+    layers = [(x.name, str(x.block), f"{x.cosine:.6f}", f"{x.deviation:.2e}") for x in static.layers]
+    return [
         Text(verdict),
         Picture("Gradients through backward time: ID in colour, EP dotted", picture(transients_figure(static))),
         Picture("Cosine between the final gradients of every layer", picture(bars_figure([static]))),
+        *(Text(f"{reason}.") for reason in static.explanation()),
+        Table("Every layer", ("weights", "block", "cosine", "largest deviation"), layers),
     ]
-    parts += [Text(f"{reason}.") for reason in below]
-    layers = [(x.name, str(x.block), f"{x.cosine:.6f}", f"{x.deviation:.2e}") for x in static.layers]
-    parts.append(Table("Every layer", ("weights", "block", "cosine", "largest deviation"), layers))
-    return parts
 
 
 def _microscope(seen: Microscope) -> list[Part]:
@@ -173,24 +173,10 @@ def _microscope(seen: Microscope) -> list[Part]:
             moved.curves.append(_curve(name, phase.residual, number, begin=1, dashed=dashed))
         settled.curves.append(Curve(block.name, list(block.sweeps), list(block.sweeps.values()), number))
         taken = sum(sweeps * count for sweeps, count in block.sweeps.items()) / max(1, sum(block.sweeps.values()))
-        lines.append(
-            (
-                block.name,
-                f"{block.contraction:.3f}",
-                f"{taken:.1f}",
-                f"{block.unsettled:,}",
-                ", ".join(f"{100 * share:.0f}" for share in block.floor),
-                ", ".join(f"{100 * share:.0f}" for share in block.ceiling),
-            )
-        )
-    header = (
-        "block",
-        "contraction a sweep",
-        "sweeps to settle, mean",
-        "not settled",
-        "% of units at 0, by layer",
-        "% at 1, by layer",
-    )
+        saturated = (", ".join(f"{100 * share:.0f}" for share in end) for end in (block.floor, block.ceiling))
+        lines.append((block.name, f"{block.contraction:.3f}", f"{taken:.1f}", f"{block.unsettled:,}", *saturated))
+    motion = ("contraction a sweep", "sweeps to settle, mean", "not settled")
+    header = ("block", *motion, "% of units at 0, by layer", "% at 1, by layer")
     return [Text(intro), Table("Blocks", header, lines), energy, residual, nudged, moved, settled]
 
 
@@ -203,14 +189,11 @@ def _origin(runs: Sequence[Run], static: Sequence[Static]) -> list[Part]:
     places: dict[str, None] = {}
     for run in runs:
         try:
-            found = run.environments()
+            found = [_place({**place, "seed": "of each run"}) for place in run.environments()]
         except RunError as error:
-            places[str(error)] = None
-            continue
-        for place in found:
-            places[_place({**place, "seed": "of each run"})] = None
-    for analysis in static:
-        places[_place(analysis.environment)] = None
+            found = [str(error)]
+        places |= dict.fromkeys(found)
+    places |= dict.fromkeys(_place(analysis.environment) for analysis in static)
     parts += [Text(place) for place in places]
     if runs:
         parts.append(Listing("Commands that make each run again", "\n".join(remake_command(run) for run in runs)))

@@ -59,20 +59,21 @@ class Cell:
 
     def arguments(self, folder: Path, data: Path | None = None, threads: int | None = None) -> list[str]:
         """Of `ffebm`, to begin this run below `folder` or to go on with it."""
-        run = self.run(folder)
-        where = [] if data is None else ["--data", str(data)]
-        if run.settings_file.is_file():
-            return ["train", "--resume", str(run.folder), *where]
-        more = [] if threads is None else [f"trainer.threads={threads}"]
-        return ["train", self.preset, *self.overrides, *more, *where, "--output", str(run.folder)]
+        begin, go_on = self._ways(folder, data, threads)
+        return go_on if self.run(folder).settings_file.is_file() else begin
 
     def command(self, folder: Path, data: Path | None = None) -> str:
         """For a shell, whenever it comes to it: begins the run, or goes on with it if it was begun."""
+        begin, go_on = (shlex.join(["ffebm", *arguments]) for arguments in self._ways(folder, data))
+        return f"if [ -e {shlex.quote(str(self.run(folder).settings_file))} ]; then {go_on}; else {begin}; fi"
+
+    def _ways(self, folder: Path, data: Path | None, threads: int | None = None) -> tuple[list[str], list[str]]:
+        """Arguments that begin this run, and those that go on with it."""
+        output = str(self.run(folder).folder)
         where = [] if data is None else ["--data", str(data)]
-        run = self.run(folder)
-        begin = shlex.join(["ffebm", "train", self.preset, *self.overrides, *where, "--output", str(run.folder)])
-        go_on = shlex.join(["ffebm", "train", "--resume", str(run.folder), *where])
-        return f"if [ -e {shlex.quote(str(run.settings_file))} ]; then {go_on}; else {begin}; fi"
+        more = [] if threads is None else [f"trainer.threads={threads}"]
+        begin = ["train", self.preset, *self.overrides, *more, *where, "--output", output]
+        return begin, ["train", "--resume", output, *where]
 
     def progress(self, folder: Path) -> Progress:
         run = self.run(folder)

@@ -82,40 +82,26 @@ EXPERIMENTS = {experiment.name: experiment for experiment in (SPLIT, SCALING)}
 class Scale:
     """How much of the full recipe is run; what that changes in a row is a file below `recipes`."""
 
-    name: str
     words: str  # what it reduces
     seeds: int
     chosen: str = ""  # what its settings were chosen by, where that weakens what its results show
 
 
 SCALES = {
-    scale.name: scale
-    for scale in (
-        Scale(
-            "paper",
-            "the full recipe: full width, all epochs, fixed plain sweeps, pooling that may jump while nudged",
-            3,
-        ),
-        Scale(
-            "small",
-            "an eighth of the width, two epochs without crops and flips, batches of 32, a higher rate, a smaller β, calibrated "
-            "sweeps; an epsilon of 1e-10 in batch-norms; at first no biases in blocks and, but for 15 layers, a larger "
-            "readout; CIFAR-10 and 15 layers: an initial variance of 1e-4 instead of the paper's; CIFAR-10: half the initial "
-            "gain of batch-norm; 12 and 15 layers: no weight decay; 6 layers: the dense layer whole",
-            1,
-            "The settings of this scale were chosen after looking at runs of seed 0 and at test images of CIFAR. "
-            "So whether a claim holds here is no independent test of it.",
-        ),
-        Scale("tiny", "a path through everything: generated images, 1/32 of the width, one epoch, a few sweeps", 1),
-    )
+    "paper": Scale("the full recipe: full width, all epochs, fixed plain sweeps, pooling that may jump while nudged", 3),
+    "small": Scale(
+        "an eighth of the width, two epochs without crops and flips, batches of 32, a higher rate, a smaller β, calibrated "
+        "sweeps; an epsilon of 1e-10 in batch-norms; at first no biases in blocks and, but for 15 layers, a larger "
+        "readout; CIFAR-10 and 15 layers: an initial variance of 1e-4 instead of the paper's; CIFAR-10: half the initial "
+        "gain of batch-norm; 12 and 15 layers: no weight decay; 6 layers: the dense layer whole",
+        1,
+        "The settings of this scale were chosen after looking at runs of seed 0 and at test images of CIFAR. "
+        "So whether a claim holds here is no independent test of it.",
+    ),
+    "tiny": Scale("a path through everything: generated images, 1/32 of the width, one epoch, a few sweeps", 1),
 }
-
-
-GENERATED = {
-    "cifar10": (60, 20),
-    "cifar100": (200, 100),
-    "imagenet32": (1000, 1000),
-}  # training and test images of the tiny scale
+# Training and test images of the tiny scale
+GENERATED = {"cifar10": (60, 20), "cifar100": (200, 100), "imagenet32": (1000, 1000)}
 
 
 def prepare_data(scale: str, cells: Sequence[Cell], folder: Path, data: Path | None) -> Path | None:

@@ -51,10 +51,8 @@ class LocalProcesses:
         self._stopping = threading.Event()
 
     def __call__(self, arguments: Sequence[str], log: Path, slot: int) -> int:
-        environment = dict(os.environ)
-        if self._devices:
-            environment["CUDA_VISIBLE_DEVICES"] = self._devices[slot % len(self._devices)]
-        return _run(arguments, log, environment, self._stopping)
+        device = {"CUDA_VISIBLE_DEVICES": self._devices[slot % len(self._devices)]} if self._devices else {}
+        return _run(arguments, log, device, self._stopping)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -108,10 +106,10 @@ class RayCluster:
 def _remotely(arguments: list[str], log: str, folder: str) -> int:
     """What a worker does."""
     os.chdir(folder)
-    return _run(arguments, Path(log), dict(os.environ), threading.Event())
+    return _run(arguments, Path(log), {}, threading.Event())
 
 
-def _run(arguments: Sequence[str], log: Path, environment: dict[str, str], stopping: threading.Event) -> int:
+def _run(arguments: Sequence[str], log: Path, device: dict[str, str], stopping: threading.Event) -> int:
     """Wait for a process; once `stopping` is set, or an interrupt comes as Ray sends it, pass one on and wait for its end."""
     command = [sys.executable, "-m", "ffebm", *arguments]
     asked = False
@@ -122,7 +120,7 @@ def _run(arguments: Sequence[str], log: Path, environment: dict[str, str], stopp
             stdin=subprocess.PIPE,  # which ends with us, however we end: see `follow_leash`
             stdout=file,
             stderr=subprocess.STDOUT,
-            env={**environment, LEASH: "1"},
+            env={**os.environ, **device, LEASH: "1"},
             start_new_session=True,  # an interrupt from the keyboard comes from us, and once
         ) as process,
     ):

@@ -96,10 +96,8 @@ class Static:
         if layer.ep_truth is None or layer.id_truth is None:
             return f"{start}; there is no converged gradient to say which is off: {self.trouble}"
         compared = f"{start}; with the converged gradient EP has {layer.ep_truth:.5f} and ID {layer.id_truth:.5f}"
-        if layer.id_truth < TRUSTED and layer.ep_truth < TRUSTED:
-            return f"{compared}: {self.sweeps} sweeps are too few for both"
         if layer.id_truth < TRUSTED:
-            return f"{compared}: {self.sweeps} sweeps are too few for ID"
+            return f"{compared}: {self.sweeps} sweeps are too few for {'both' if layer.ep_truth < TRUSTED else 'ID'}"
         return f"{compared}: β {self.beta} is too large for EP, or rounding too coarse"
 
 
@@ -182,8 +180,9 @@ def save_static(static: Static, folder: Path) -> None:
 def read_static(path: Path) -> Static:
     try:
         content = json.loads(read_regular(path, LARGEST))
-        layers = [{**layer, **{key: _number(layer[key]) for key in ("cosine", "deviation")}} for layer in content["layers"]]
-        found = Static(**{**content, "layers": [Layer(**layer) for layer in layers]})
+        for layer in content["layers"]:  # JSON knows no NaN
+            layer |= {key: math.nan for key in ("cosine", "deviation") if layer[key] is None}
+        found = Static(**{**content, "layers": [Layer(**layer) for layer in content["layers"]]})
         TypeAdapter(Static).validate_python(asdict(found))  # the types that the class says
         _check_layers(found.layers)
         return found
@@ -217,11 +216,6 @@ def read_analyses(paths: Iterable[Path]) -> tuple[list[Static], list[str]]:
         except UserError as error:
             trouble.append(str(error))
     return found, trouble
-
-
-def _number(value: float | None) -> float:
-    """JSON knows no NaN."""
-    return math.nan if value is None else value
 
 
 def markdown(static: Static) -> str:

@@ -10,47 +10,37 @@ from ffebm.experiment.settings.sections import Settings
 
 @dataclass(frozen=True)
 class Condition:
-    """When a setting is used, and why it is not otherwise."""
+    """When some settings are used, and why they are not otherwise."""
 
-    key: str
+    keys: tuple[str, ...]
     used: Callable[[Settings], bool]
     reason: str
 
-    def __str__(self) -> str:
-        return f"`{self.key}` has no effect here: {self.reason}, or leave {self.key} out."
-
 
 PLAIN = "plain sweeps have neither tolerance nor over-relaxation; take sweeps=settle"
+NO_NORM = "there is no batch-norm; take model.batch_norm=all"
+ALONE = "in blocks of one layer nothing comes back; take a larger model.split"
 THROUGH_TIME = "backprop through time has no phase of its own, it goes back through the sweeps of relaxation.steps"
 
 # Not those that ep alone uses, gradient.beta, variant, scale and hold_pooling: tables train the same settings by EP and ID.
 CONDITIONS = (
-    Condition("optimiser.momentum", lambda s: s.optimiser.kind == "sgd", "Adam has its own; take optimiser.kind=sgd"),
-    Condition("gradient.quality", lambda s: s.sweeps == "calibrated", "it chooses the sweeps; take sweeps=calibrated"),
-    *(
-        Condition(key, lambda s: s.sweeps != "plain", PLAIN)
-        for key in ("relaxation.tolerance", "relaxation.omega", "gradient.omega")
-    ),
-    Condition("gradient.omega", lambda s: s.sweeps != "calibrated", "calibration chooses it; take sweeps=settle"),
-    Condition("gradient.tolerance", lambda s: s.sweeps == "settle", "the number of sweeps is fixed; take sweeps=settle"),
-    *(
-        Condition(key, lambda s: s.model.batch_norm != "off", "there is no batch-norm; take model.batch_norm=all")
-        for key in ("model.norm_gain", "model.norm_eps")
-    ),
+    Condition(("optimiser.momentum",), lambda s: s.optimiser.kind == "sgd", "Adam has its own; take optimiser.kind=sgd"),
+    Condition(("gradient.quality",), lambda s: s.sweeps == "calibrated", "it chooses the sweeps; take sweeps=calibrated"),
+    Condition(("relaxation.tolerance", "relaxation.omega", "gradient.omega"), lambda s: s.sweeps != "plain", PLAIN),
+    Condition(("gradient.omega",), lambda s: s.sweeps != "calibrated", "calibration chooses it; take sweeps=settle"),
+    Condition(("gradient.tolerance",), lambda s: s.sweeps == "settle", "the number of sweeps is fixed; take sweeps=settle"),
+    Condition(("model.norm_gain", "model.norm_eps"), lambda s: s.model.batch_norm != "off", NO_NORM),
+    Condition(("model.feedback",), lambda s: max(s.model.block_sizes) > 1, ALONE),
+    Condition(("model.pooling",), lambda s: bool(s.model.pooled), "no layer is pooled; name some in model.pooled"),
     Condition(
-        "model.feedback",
-        lambda s: max(s.model.block_sizes) > 1,
-        "in blocks of one layer nothing comes back; take a larger model.split",
-    ),
-    Condition("model.pooling", lambda s: bool(s.model.pooled), "no layer is pooled; name some in model.pooled"),
-    *(
-        Condition(f"gradient.{name}", lambda s: s.gradient.kind != "bptt", THROUGH_TIME)
-        for name in ("steps", "tolerance", "order", "omega")
+        ("gradient.steps", "gradient.tolerance", "gradient.order", "gradient.omega"),
+        lambda s: s.gradient.kind != "bptt",
+        THROUGH_TIME,
     ),
 )
 
 
-def without_effect(settings: Settings, keys: Iterable[str]) -> list[Condition]:
+def without_effect(settings: Settings, keys: Iterable[str]) -> list[tuple[str, str]]:
     """Those of these keys that change nothing, and why."""
-    given = set(keys)
-    return [condition for condition in CONDITIONS if condition.key in given and not condition.used(settings)]
+    given, idle = set(keys), [condition for condition in CONDITIONS if not condition.used(settings)]
+    return [(key, condition.reason) for condition in idle for key in condition.keys if key in given]

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from ffebm.checks import brief, brief_name
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.files import read_regular
-from ffebm.experiment.settings.effect import Condition, without_effect
+from ffebm.experiment.settings.effect import without_effect
 from ffebm.experiment.settings.paths import check_writable
 from ffebm.experiment.settings.reference import fields
 from ffebm.experiment.settings.sections import Settings
@@ -35,9 +35,9 @@ class SettingsError(UserError):
 class IdleError(SettingsError):
     """Settings that were given, and that nothing uses."""
 
-    def __init__(self, conditions: Sequence[Condition]) -> None:
-        super().__init__("\n".join(map(str, conditions)))
-        self.keys = {condition.key for condition in conditions}
+    def __init__(self, idle: Sequence[tuple[str, str]]) -> None:
+        super().__init__("\n".join(f"`{key}` has no effect here: {reason}, or leave {key} out." for key, reason in idle))
+        self.keys = {key for key, _ in idle}
 
 
 def read_settings(path: Path, overrides: Iterable[str] = ()) -> Settings:
@@ -79,13 +79,14 @@ def settings_from(content: Mapping[str, Any], overrides: Iterable[str] = (), sou
     merged = {key: dict(value) if isinstance(value, Mapping) else value for key, value in content.items()}
     overridden: set[str] = set()
     for override in overrides:
-        *sections, last = key = _override_key(override)
+        key, value = _split(override)
+        *sections, last = key
         table: dict[str, Any] = merged
         for section in sections:
             if not isinstance(table.get(section), dict):
                 table[section] = {}  # where a value belongs, the check will say so
             table = table[section]
-        table[last] = _override_value(override)
+        table[last] = value
         overridden |= {".".join(key), key[0]}
     try:
         settings = Settings.model_validate(merged)
@@ -96,23 +97,17 @@ def settings_from(content: Mapping[str, Any], overrides: Iterable[str] = (), sou
     return settings
 
 
-def _override_key(override: str) -> list[str]:
-    """The sections and the key that an override names."""
-    key, sign, _ = override.partition("=")
+def _split(override: str) -> tuple[list[str], Any]:
+    """The sections and the key that an override names, and the value that it gives."""
+    key, sign, text = override.partition("=")
     if not sign:
-        hint = (
-            "a list must be quoted, for example 'model.split=[2, 2]'"
-            if override.endswith((",", "]"))
-            else "for example model.width=0.5"
-        )
+        hint = "for example model.width=0.5"
+        if override.endswith((",", "]")):
+            hint = "a list must be quoted, for example 'model.split=[2, 2]'"
         raise SettingsError(f"`{brief_name(override)}` is no setting: write key=value; {hint}.")
-    return key.strip().split(".")
-
-
-def _override_value(override: str) -> Any:
     try:
         check_writable(override)
-        return _parsed(override.partition("=")[2].strip())
+        return key.strip().split("."), _parsed(text.strip())
     except ValueError as error:
         raise SettingsError(f"`{brief_name(override)}` cannot be used: {error}.") from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -62,10 +63,8 @@ class Checkpoints(Checkpoint):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # Later than Lightning's own, which would stop in the middle of what they please.
-        try:
+        with suppress(ValueError):  # not in the main thread, where signals are not ours to handle
             self._handlers = {number: signal.signal(number, self._note) for number in SIGNALS}
-        except ValueError:  # not in the main thread, where signals are not ours to handle
-            self._handlers = {}
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._restore()
@@ -77,10 +76,8 @@ class Checkpoints(Checkpoint):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         # The last batch of an epoch is not yet all of it: testing and the row of metrics follow.
-        if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
-            return
         halfway = (batch_idx + 1) % trainer.accumulate_grad_batches
-        if halfway:
+        if halfway or trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
             return
         wanted = self._asked_to_stop(trainer)
         if wanted or trainer.global_step % self.every == 0:

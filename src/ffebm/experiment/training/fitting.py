@@ -66,11 +66,9 @@ def resume(run: Run, console: Console | None = None, root: Path | None = None) -
         if is_first(learner.settings.trainer.processes):
             for report in damaged:
                 console.print(f"[yellow]Warning:[/] {escape(report)}", highlight=False)
-            where = (
-                "the beginning: there is no checkpoint yet"
-                if checkpoint is None
-                else f"step {content['global_step']} ({checkpoint.name})"
-            )
+            where = "the beginning: there is no checkpoint yet"
+            if checkpoint is not None:
+                where = f"step {content['global_step']} ({checkpoint.name})"
             console.print(f"Going on from {where}.", highlight=False)
         _fit(learner, run, console, checkpoint)
     return learner
@@ -93,6 +91,8 @@ def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None) 
     ]
     step = None if checkpoint is None else step_of(checkpoint)
     plugins: list[Any] = [AtomicCheckpointIO()]
+    # Processes wait for each other before and after a backward pass: batch-norm's statistics can wait until they are used.
+    together = DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True) if settings.processes > 1 else "auto"
     on_gpu = settings.accelerator in ("auto", "gpu") and torch.cuda.is_available()
     with calm():
         try:
@@ -102,7 +102,7 @@ def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None) 
                 accelerator=settings.accelerator,
                 devices=settings.devices,
                 num_nodes=settings.nodes,
-                strategy=_together() if settings.processes > 1 else "auto",
+                strategy=together,
                 precision=settings.precision,
                 max_epochs=settings.epochs,
                 accumulate_grad_batches=settings.accumulate,
@@ -123,7 +123,6 @@ def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None) 
             raise SettingsError(f"These trainer settings do not fit this machine: {error}") from None
         if trainer.world_size != settings.processes:
             raise wrongly_started(trainer.world_size, settings)
-    with calm():
         if first:
             if not run.settings_file.exists():
                 learner.settings.save(run.settings_file)  # first: it is what makes a folder a run
@@ -165,8 +164,3 @@ def _explain(error: BaseException, learner: Learner, checkpoint: Path | None) ->
             "Another process of this run has ended, killed or by an error of its own, and this one cannot go on without it. "
             "Resume the run; it loses the steps since its last checkpoint."
         ) from error
-
-
-def _together() -> DDPStrategy:
-    """Processes wait for each other before and after a backward pass: batch-norm's statistics can wait until they are used."""
-    return DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True)
