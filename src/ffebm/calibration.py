@@ -42,8 +42,8 @@ class Tuning:
     def from_bound(cls, contraction: float, layers: int, quality: float) -> Tuning:
         """Enough sweeps for a block that is certified to contract so; `quality` is the smallest cosine of a gradient.
 
-        It holds for contractions up to 0.5, as far as was measured (results/gain_limit.md). At 0.7 it fell short, with 0.9875 for
-        0.99: `calibrate` notices, and gives more.
+        It holds for contractions up to 0.5, as far as was measured (results/gain_limit.md). At 0.7 it fell short, with 0.9875
+        for 0.99: `calibrate` notices, and gives more.
         """
         return cls.for_error(CLAMPED * contraction, layers, math.sqrt(1 - quality))
 
