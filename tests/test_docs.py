@@ -17,6 +17,7 @@ import torch
 from typer.main import get_command
 
 import ffebm
+from ffebm import UnsettledWarning
 from ffebm.experiment import command_line
 from ffebm.experiment.preset import preset_names, read_preset, read_preset_or_file
 from ffebm.experiment.settings import documented
@@ -70,6 +71,32 @@ def test_the_readme_example_learns_in_fifteen_lines() -> None:
     exec(code, namespace)
     assert namespace["loss"].item() < 0.3  # ln 4 = 1.39 at the start
     assert namespace["block"].residual.max() <= 1e-4
+
+
+def longest_step(namespace: dict[str, Any]) -> float:
+    """The longest of 2,000 steps along a line between two inputs, as a part of the whole path of the logits."""
+    model, x = namespace["model"].eval(), namespace["x"]
+    with torch.no_grad():
+        path = model(torch.lerp(x[0], x[1], torch.linspace(0, 1, 2001).unsqueeze(1)))
+    steps = path.diff(dim=0).norm(dim=1)
+    return (steps.max() / steps.sum()).item()
+
+
+def test_the_block_of_the_readme_has_one_equilibrium_and_does_not_jump() -> None:
+    """Without its limit it has several, which it warns of."""
+    (code,) = blocks(ROOT / "README.md")
+    torch.manual_seed(0)
+    limited: dict[str, Any] = {}
+    exec(code, limited)
+    enter = limited["model"].eval()[:2]
+    assert limited["block"].ambiguous(enter(limited["x"])) == (0, 256)
+    assert longest_step(limited) < 0.01
+    torch.manual_seed(0)
+    free: dict[str, Any] = {}
+    with pytest.warns(UnsettledWarning, match="more than one equilibrium"):
+        exec(code.replace(", max_contraction=0.7", ""), free)
+    elsewhere, looked = free["block"].ambiguous(free["model"].eval()[:2](free["x"]))
+    assert elsewhere > looked / 50
 
 
 def run(*command: str) -> str:
