@@ -26,7 +26,7 @@ LEAST = 1e-6  # a relative error that nothing would be gained below
 
 # Measured once, on nets trained with limits of 0.2 to 0.7: benchmarks/gain_limit.py holds the formula against new ones.
 CLAMPED = 0.5  # the part of a certified contraction that is left, because about half of the units are clamped
-MISPLACED = 2.0  # the error of a gradient, over the square root of that of a state: it has units on the wrong side of a kink
+MISPLACED = 8.0  # the error of a gradient, over the square root of that of a state: it has units on the wrong side of a kink
 RESPONDING = 5.0  # the error of the parameter that is worst off, over that of the response to a nudge
 
 
@@ -42,8 +42,8 @@ class Tuning:
     def from_bound(cls, contraction: float, layers: int, quality: float) -> Tuning:
         """Enough sweeps for a block that is certified to contract so; `quality` is the smallest cosine of a gradient.
 
-        It holds for contractions up to 0.5, as far as was measured (results/gain_limit.md). At 0.7 it fell short, with 0.9875
-        for 0.99: `calibrate` notices, and gives more.
+        Good for contractions up to 0.5, as far as was measured (results/gain_limit.md, tests/test_start.py). With 0.7 a small
+        net fell short of 0.999: `calibrate` checks, and gives more where that is so.
         """
         return cls.for_error(CLAMPED * contraction, layers, math.sqrt(1 - quality))
 
