@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from ffebm import (
+    FFEBM,
     Activation,
     AveragePool,
     Convolution,
@@ -35,6 +36,7 @@ from ffebm import (
     sigmoid,
     tanh,
 )
+from ffebm.experiment.training.health import several
 from ffebm.limit import EdgeGains, Limit, shares
 
 LIMIT = 0.3
@@ -497,3 +499,19 @@ def test_edges_at_their_shares_contract_just_by_the_limit(rho: float, skips: lis
 
 def test_a_block_shows_its_limit() -> None:
     assert "max_contraction=0.3" in repr(block_of())
+
+
+def test_training_names_blocks_with_several_equilibria_and_a_limit_rules_them_out() -> None:
+    """Two layers that hold each other up: once both are high, they stay so without any input."""
+
+    def made(limit: float | None) -> FFEBM:
+        energy = Hopfield([Dense(3, 3, bias=False)], clamp(1.0))
+        with torch.no_grad():
+            energy.edges[0].weight.copy_(2 * torch.eye(3))
+        return FFEBM([nn.Identity()], [EnergyBlock(energy, FixedPoint(20), max_contraction=limit)], nn.Linear(3, 2))
+
+    x = torch.full((4, 3), -0.5)
+    (finding,) = several(made(None), x)
+    assert "block 1 of 1 has more than one equilibrium: 4 of 4 samples" in finding.message
+    assert "model.max_contraction" in finding.message
+    assert several(made(0.5), x) == []

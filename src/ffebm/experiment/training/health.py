@@ -60,7 +60,8 @@ class Health(Callback):
         if (trainer.global_step - 1) % self.every == 0 and trainer.is_global_zero:
             try:
                 moving = unsettled(pl_module.model) if self.settling else []
-                self._report(moving + drowned(pl_module.model) + frozen(pl_module.model, batch.x[:SAMPLES]))
+                few = batch.x[:SAMPLES]
+                self._report(moving + drowned(pl_module.model) + frozen(pl_module.model, few) + several(pl_module.model, few))
             except (DivergenceError, ValueError) as error:
                 raise HealthError(f"{error} This was after step {trainer.global_step}.") from None
 
@@ -143,6 +144,21 @@ def frozen(model: FFEBM, x: Tensor) -> list[Finding]:
                 )
     model.train(training)
     return findings
+
+
+@torch.no_grad()
+def several(model: FFEBM, x: Tensor) -> list[Finding]:
+    """Blocks with more than one equilibrium: some samples end elsewhere from another start. A limit rules that out."""
+    message = (
+        "has more than one equilibrium: {} of {} samples end elsewhere when relaxation starts from the top. Outputs jump "
+        "as inputs and weights change. Try model.max_contraction=0.5."
+    )
+    training = model.training
+    model.eval()  # batch-norm must not count these samples again
+    visits = [visit for visit in model.walk(x) if visit.block.limit is None]
+    model.train(training)
+    found = [(visit.block, *visit.block.ambiguous(visit.x)) for visit in visits]
+    return [_finding(block, "several", message.format(apart, seen)) for block, apart, seen in found if apart]
 
 
 def frozen_shares(energy: Any, state: tuple[Tensor, ...], x: Tensor, nudge: float = 1e-3) -> list[float]:
