@@ -24,7 +24,8 @@ TIGHTER = 0.6  # what an error that was too large is multiplied by
 STILL = 0.05  # what the last free sweep may move a layer by, as a part of its size: blocks warn of twice as much
 LEAST = 1e-6  # a relative error that nothing would be gained below
 
-# Measured once, on nets trained with limits of 0.2 to 0.7: benchmarks/gain_limit.py holds the formula against new ones.
+# Chosen by trial on nets of two layers a block, and raised where a small net fell short. benchmarks/gain_limit.py and
+# tests/test_start.py hold the formula against converged gradients.
 CLAMPED = 0.5  # the part of a certified contraction that is left, because about half of the units are clamped
 MISPLACED = 8.0  # the error of a gradient, over the square root of that of a state: it has units on the wrong side of a kink
 RESPONDING = 5.0  # the error of the parameter that is worst off, over that of the response to a nudge
