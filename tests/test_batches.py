@@ -38,7 +38,11 @@ def test_parts_add_up_to_batches_and_batches_to_the_data_set(count: int, size: i
     shares = [list(batches(count, size, parts=parts, rank=rank, ranks=ranks).plan(0)) for rank in range(ranks)]
     for number, y in enumerate(whole):
         own = [share[number * accumulate : (number + 1) * accumulate] for share in shares]
-        together = [part.indices for i in range(accumulate) for part in (processes[i] for processes in own)]
+        together = [
+            torch.tensor(part.indices, dtype=torch.long)
+            for i in range(accumulate)
+            for part in (processes[i] for processes in own)
+        ]
         assert torch.equal(torch.cat(together), y)
         assert all(part.whole == len(y) for part in own[0])
 

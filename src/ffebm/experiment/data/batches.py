@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
@@ -27,7 +28,7 @@ class Part(NamedTuple):
     """Which images of which epoch."""
 
     epoch: int
-    indices: Tensor
+    indices: list[int]  # no tensor: workers would open a connection for each, and one killed meanwhile leaves a traceback
     whole: int
 
 
@@ -74,7 +75,12 @@ class Batches(TorchDataset[Batch]):
         plan = list(self.plan(epoch))[start:]
         # Each item is a whole part already, so torch's loader has only to fetch: here, or in other processes.
         loader = DataLoader(
-            self, sampler=plan, batch_size=None, num_workers=self.workers, pin_memory=self.pin, worker_init_fn=_leave_signals
+            self,
+            sampler=plan,
+            batch_size=None,
+            num_workers=self.workers,
+            pin_memory=self.pin,
+            worker_init_fn=_leave_it_to_the_trainer,
         )
         for batch in loader:
             self.taken += 1
@@ -87,14 +93,15 @@ class Batches(TorchDataset[Batch]):
         for batch in order.tensor_split(self.batches):
             for number, indices in enumerate(batch.tensor_split(self.parts)):
                 if number % self.ranks == self.rank:
-                    yield Part(epoch, indices, len(batch))
+                    yield Part(epoch, indices.tolist(), len(batch))
 
     def __getitem__(self, part: Part) -> Batch:
-        x = self.samples.x[part.indices]
+        indices = torch.tensor(part.indices, dtype=torch.long)
+        x = self.samples.x[indices]
         if self.seed is not None and (self.padding or self.flip):
             drawn = Augmentation.draw(len(self.samples), self.padding, self.seed, part.epoch, flip=self.flip)
-            x = drawn(x, part.indices)
-        return Batch(self.dataset.normalise(x), self.samples.y[part.indices], part.whole)
+            x = drawn(x, indices)
+        return Batch(self.dataset.normalise(x), self.samples.y[indices], part.whole)
 
     def state_dict(self) -> dict[str, int]:
         return {"taken": self.taken}
@@ -103,7 +110,12 @@ class Batches(TorchDataset[Batch]):
         self.taken = state["taken"]
 
 
-def _leave_signals(_worker: int) -> None:
-    """Ctrl-C and SIGTERM reach a whole group of processes; the one that trains decides when its workers end."""
+def _leave_it_to_the_trainer(_worker: int) -> None:
+    """Ctrl-C and SIGTERM reach a whole group of processes; the one that trains decides when its workers end.
+
+    It says why it ends, too: a worker whose batch is being fetched at that moment has nothing to add.
+    """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    show = sys.excepthook
+    sys.excepthook = lambda kind, error, trace: None if issubclass(kind, EOFError | OSError) else show(kind, error, trace)
