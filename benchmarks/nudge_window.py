@@ -25,7 +25,7 @@ from ffebm.builder import Layer
 from ffebm.diagnostics import converged_gradients, gradients, quiet_copy, smallest_cosine
 from ffebm.experiment.architectures import build_model
 from ffebm.experiment.environment import describe_environment
-from ffebm.experiment.reproduction.experiments import SPLIT
+from ffebm.experiment.preset import read_preset
 from ffebm.gradient.equilibrium_propagation import Scale
 from ffebm.pooling import Pool
 
@@ -65,8 +65,10 @@ def wide() -> FFEBM:
 
 def recipe() -> FFEBM:
     """Its signals are faint; a readout with large weights makes up for it."""
-    cell, *_ = SPLIT.cells("small", rows=["cifar10-l6-bs2"], overrides=[f"model.readout_gain={GAIN}"])
-    return build_model(cell.settings, (3, 32, 32), CLASSES)
+    model = build_model(read_preset("cifar10-l6-bs2", ["model.width=0.125", "model.variance=1e-4"]), (3, 32, 32), CLASSES)
+    with torch.no_grad():
+        model.readout.get_parameter("1.weight").mul_(GAIN)
+    return model
 
 
 def linear() -> FFEBM:
@@ -103,7 +105,7 @@ ORDINARY = (
     Net("convolutional, average pool inside", lambda: convolutional(AveragePool())),
     Net("single-layer blocks", single_layers),
     Net("2 × 2000 clamped units", wide),
-    Net(f"`cifar10-l6-bs2` in the small, readout × {GAIN}", recipe),
+    Net(f"`cifar10-l6-bs2`, an eighth of the width, readout × {GAIN}", recipe),
 )
 SPARED = (
     Net("linear, stationary nudge", linear),

@@ -1,7 +1,7 @@
-"""The paper's figures and tables in the small: make what is missing, and put under results/ and docs/images what the docs show.
+"""The paper's figures and tables at the scale `converged`: make what is missing, and publish what the docs show.
 
 Every table goes on where it was stopped, so this does as well. Needs CIFAR-10 and CIFAR-100 (FFEBM_DATA). Runs go to runs/.
-Writes results/reproduce, results/large_blocks.md, and figures into docs/images.
+Writes results/reproduce, and figures into docs/images.
 
     python benchmarks/reproduce.py
 """
@@ -21,14 +21,10 @@ ROOT = Path(__file__).parent.parent
 FFEBM = str(Path(sys.executable).with_name("ffebm"))  # not `python -m ffebm`: reports repeat the name of the command
 COMMANDS = (
     "static --output results/reproduce/static",
-    "split --scale small --row cifar10-l6-bs3 --seeds 3 --output runs/split-small",
-    "split --scale small --row cifar10-l12-bs4 --row cifar10-l12-bs2 --seeds 2 --output runs/split-small",
-    "split --scale small --output runs/split-small",  # the rest, and the report of all
-    "split --scale small --row cifar10-l12-bs4 --row cifar10-l12-bs3 --row cifar10-l12-bs2 --seeds 2 "
-    "model.variance=5.9e-5 --output runs/paper-variance-small",
-    "static --run runs/split-small/cifar10-l12-bs2-ep-seed1 --output results/reproduce/static-trained",
-    "scaling --scale small --row cifar100-l15 --seeds 2 --output runs/scaling-small",
-    "scaling --scale small --row cifar100-l12 --row cifar100-l15 --output runs/scaling-small",
+    "split --scale converged --row cifar10-l12-bs2 --seeds 3 --output runs/split-converged",
+    "split --scale converged --output runs/split-converged",  # the rest, and the report of all
+    "static --run runs/split-converged/cifar10-l12-bs2-ep-seed0 --output results/reproduce/static-trained",
+    "scaling --scale converged --row cifar100-l12 --output runs/scaling-converged",
     "scaling --scale tiny --row imagenet32-l12 --row imagenet32-l15 --output runs/imagenet32-path",
 )
 REPORT = ("report.md", "report.json")  # report.html has Plotly's source and all figures: megabytes
@@ -53,9 +49,8 @@ class Table(NamedTuple):
 
 
 TABLES = (
-    Table("split", "split-small", (*REPORT, *FIGURE)),
-    Table("paper-variance", "paper-variance-small"),
-    Table("scaling", "scaling-small", (*REPORT, *FIGURE)),
+    Table("split", "split-converged", (*REPORT, *FIGURE)),
+    Table("scaling", "scaling-converged", (*REPORT, *FIGURE)),
     Table("imagenet32-path", "imagenet32-path", keeps_runs=False),  # generated images: only the path matters
 )
 
@@ -112,8 +107,6 @@ def main() -> None:
         run(FFEBM, "reproduce", *shlex.split(command))
     print("Publishing results/reproduce and docs/images", flush=True)
     publish_all(ROOT / "runs", ROOT / "results" / "reproduce", ROOT / "docs" / "images")
-    print("Measuring what large blocks need", flush=True)
-    run(sys.executable, "benchmarks/large_blocks.py")
 
 
 if __name__ == "__main__":

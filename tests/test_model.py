@@ -18,7 +18,6 @@ from ffebm import (
     EquilibriumPropagation,
     Feedforward,
     FixedPoint,
-    Gains,
     Hopfield,
     MaxPool,
     RecurrentBackprop,
@@ -146,7 +145,6 @@ def test_build_refuses_layers_and_options_that_do_not_fit(
     ("make", "message"),
     [
         (lambda: build((3, 8, 8), [32, 16], 1, 10), "`layers` must be a Layer such as .* got 32"),
-        (lambda: build((3, 8, 8), LAYERS, 1, 10, gains=2.0), r"`gains` must be a Gains such as Gains\(readout=4\), got 2.0"),
         (lambda: build((3, 8, 8), LAYERS, 1, 10, estimator="ep"), "`estimator` must be a GradientEstimator"),
         (lambda: build((3, 8, 8), LAYERS, 1, 10).use(Unrolled), "`estimator` must be a GradientEstimator"),
         (lambda: EnergyBlock(Hopfield([]), 30), r"`relax` must be a Relaxation such as FixedPoint\(20\), got 30"),
@@ -296,24 +294,6 @@ class TestGaussianOrthogonalEnsemble:
     def test_refuses_a_variance_that_is_not_positive(self, variance: float) -> None:
         with pytest.raises(ValueError, match="`variance` must be positive"):
             goe_(torch.empty(3, 3), variance)
-
-
-def test_gains_multiply_what_torch_begins_with_and_nothing_else() -> None:
-    def parameters(gains: Gains) -> dict[str, Tensor]:
-        torch.manual_seed(0)
-        return dict(build((3, 8, 8), LAYERS, [2, 3], 10, batch_norm=[True, False], gains=gains).named_parameters())
-
-    factors = {"stages.0.norm.weight": 0.5, "readout.1.weight": 4.0}  # not the bias of the stage without a norm
-    plain, scaled = parameters(Gains()), parameters(Gains(biases=0.25, norms=0.5, readout=4.0))
-    for name, value in plain.items():
-        factor = 0.25 if name.startswith("blocks") and name.endswith("bias") else factors.get(name, 1.0)
-        assert torch.equal(scaled[name], factor * value), name
-
-
-@pytest.mark.parametrize("gain", [-1.0, float("nan"), float("inf")])
-def test_refuses_a_gain_that_is_negative_or_not_finite(gain: float) -> None:
-    with pytest.raises(ValueError, match=r"The gain `readout` must be finite and at least 0, got .* use 1"):
-        Gains(readout=gain)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from ffebm import (
     DenseLayer,
     EquilibriumPropagation,
     FixedPoint,
-    Gains,
     GradientEstimator,
     MaxPool,
     RecurrentBackprop,
@@ -91,12 +90,6 @@ class TestBuild:
         assert isinstance(shortcut.pool, AveragePool)
         assert not shortcut.chooses
 
-    def test_gains_are_those_of_biases_and_a_skip_has_none(self) -> None:
-        for _, block in residual(gains=Gains(biases=0)).chain:
-            biases = [edge.bias for edge in block.energy.edges if edge.bias is not None]
-            assert len(biases) == 2
-            assert not any(bias.any() for bias in biases)
-
     def test_the_summary_counts_them(self) -> None:
         plain = build((3, 8, 8), [ConvLayer(4), ConvLayer(4), ConvLayer(6, stride=2)], 3, 5).summary()
         skipping = build((3, 8, 8), RESIDUAL[:3], 3, 5).summary()
@@ -140,6 +133,7 @@ class TestSettings:
         "model.skips=[[1, 3], [4, 6]]",
         "model.split=3",
         "model.feedback=0.4",
+        "model.max_contraction=none",
     )
 
     def test_they_build_what_layers_build(self) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         Stencil as Stencil,
         Unrolled as Unrolled,
     )
-    from ffebm.initialisation import Gains as Gains, goe_ as goe_, initialise as initialise
+    from ffebm.initialisation import goe_ as goe_, initialise as initialise
     from ffebm.interaction import Convolution as Convolution, Dense as Dense, Interaction as Interaction
     from ffebm.model import FFEBM as FFEBM
     from ffebm.nonreciprocal import NonReciprocal as NonReciprocal
@@ -51,7 +51,7 @@ _HOMES = {
     "feedforward": "Feedforward",
     "gradient": "BackpropThroughTime EquilibriumPropagation GradientEstimator Gradients ImplicitEstimator RecurrentBackprop "
     "Stencil Unrolled",
-    "initialisation": "Gains goe_ initialise",
+    "initialisation": "goe_ initialise",
     "interaction": "Convolution Dense Interaction",
     "model": "FFEBM",
     "nonreciprocal": "NonReciprocal",

@@ -14,9 +14,10 @@ from ffebm.checks import check_size, check_type
 from ffebm.energy import Edge, Hopfield
 from ffebm.feedforward import Feedforward
 from ffebm.gradient import EquilibriumPropagation, GradientEstimator
-from ffebm.initialisation import Gains, initialise, scale_
+from ffebm.initialisation import initialise
 from ffebm.interaction import Interaction, Shape
 from ffebm.layer import ConvLayer, DenseLayer, Layer
+from ffebm.limit import feedback_within
 from ffebm.model import FFEBM, Criterion, LastNudge
 from ffebm.relaxation import FixedPoint, Relaxation
 from ffebm.rules import block_sizes, check_skips
@@ -34,15 +35,13 @@ def build(
     *,
     activation: Activation = clamp(0.5),
     output_activation: Activation | Sequence[Activation | None] | None = None,
-    feedback: float = 1.0,
+    feedback: float | None = None,
     batch_norm: bool | Sequence[bool] = True,
-    norm_eps: float = 1e-5,
     relax: Relaxation = FixedPoint(20),
     estimator: GradientEstimator | Sequence[GradientEstimator] | None = None,
     criterion: Criterion | None = None,
     nudge: LastNudge = "elastic",
     weights: Callable[[Tensor], object] | None = None,
-    gains: Gains = Gains(),
     unsettled: Unsettled = "warn",
     max_contraction: float | None = None,
     recompute: bool = False,
@@ -60,13 +59,12 @@ def build(
         output_activation: of the last layer of each block, one for all or one per block, and taken as it is. None is the
             paper's `identity()`, but `activation` where max-pooling lies under the layer: inside a block it never settles
             below a layer that may be negative.
-        feedback: how much of a current comes back, ε, in every block: see `Hopfield`. 1 is the paper's.
+        feedback: how much of a current comes back, ε, in every block: see `Hopfield`. 1 is the paper's. None is 1 too, but less
+            in blocks with a limit that would let little pass on: see `ffebm.limit.feedback_within`.
         batch_norm: whether a stage normalises, one answer for all or one per block. Where it does not, it has a bias.
-        norm_eps: what batch-norms add to variances; take less where large blocks hand on fainter signals.
         estimator: one for all, or one per block. None is equilibrium propagation: by one nudge, `Stencil.small_signal()`, where
             blocks have a limit and so settle, and centered where they have none.
         weights: initialises every convolution in place, for example `functools.partial(goe_, variance=5.9e-5)`.
-        gains: of the biases, batch-norms and readout that torch begins with, for example `Gains(readout=4)`.
         unsettled: what blocks do that end far from an equilibrium: `"warn"` once, `"raise"`, or `"ignore"` it.
         max_contraction: a limit on the gain of every block: see `EnergyBlock`. None is no limit.
         recompute: run stages twice rather than remember what is inside of them, to save memory.
@@ -76,7 +74,6 @@ def build(
     if not layers:
         raise ValueError("A model needs at least one layer, got an empty list.")
     check_size("classes", classes)
-    check_type("gains", gains, Gains, "Gains(readout=4)")
     for layer in layers:
         check_type("layers", layer, Layer, "ConvLayer(32) or DenseLayer(10)")
     sizes = block_sizes(len(layers), split)
@@ -94,16 +91,15 @@ def build(
         connection = own[0].connection(shape, bias=not norm)
         shape = connection.out_shape(shape)
         shapes.append(shape)
-        stages.append(Feedforward(connection, _norm(shape, norm_eps, gains) if norm else None))
-        chain, skips, shape = _edges(own, shape, before + 1, gains)
+        stages.append(Feedforward(connection, _norm(shape) if norm else None))
+        chain, skips, shape = _edges(own, shape, before + 1)
         name = f"block {number} of {count}"
         last = _output_activation(chain, activation, name) if output is None else output
-        energy = Hopfield([*chain, *skips], [*[activation] * (size - 1), last], feedback=feedback)
+        back = feedback_within(max_contraction, size) if feedback is None else feedback
+        energy = Hopfield([*chain, *skips], [*[activation] * (size - 1), last], feedback=back)
         block = EnergyBlock(energy, relax, gradient, name=name, unsettled=unsettled, max_contraction=max_contraction)
         blocks.append(block)
-    linear = nn.Linear(math.prod(shape), classes)
-    scale_(linear.weight, gains.readout)
-    readout = nn.Sequential(nn.Flatten(), linear)
+    readout = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
     model = FFEBM(stages, blocks, readout, criterion, nudge=nudge, input_shape=input_shape, recompute=recompute)
     model = model if weights is None else initialise(model, weights)
     for block, entering in zip(blocks, shapes, strict=True):
@@ -112,7 +108,7 @@ def build(
     return model
 
 
-def _edges(layers: Sequence[Layer], shape: Shape, first: int, gains: Gains) -> tuple[list[Interaction], list[Edge], Shape]:
+def _edges(layers: Sequence[Layer], shape: Shape, first: int) -> tuple[list[Interaction], list[Edge], Shape]:
     """The chain through the layers of a block, the skip connections besides it, and the shape of the last layer.
 
     Args:
@@ -124,7 +120,6 @@ def _edges(layers: Sequence[Layer], shape: Shape, first: int, gains: Gains) -> t
     skips: list[Edge] = []
     for place, layer in enumerate(layers[1:], 1):
         edge = layer.connection(shapes[-1], bias=True)
-        scale_(edge.bias, gains.biases)
         chain.append(edge)
         shapes.append(edge.out_shape(shapes[-1]))
         for start in (place - back for back in layer.skips):
@@ -157,10 +152,8 @@ def _by_nudges(max_contraction: float | None) -> GradientEstimator:
     return EquilibriumPropagation(variant="centered" if max_contraction is None else "small-signal")
 
 
-def _norm(shape: Shape, eps: float, gains: Gains) -> nn.Module:
-    norm = nn.BatchNorm1d(shape[0], eps) if len(shape) == 1 else nn.BatchNorm2d(shape[0], eps)
-    scale_(norm.weight, gains.norms)
-    return norm
+def _norm(shape: Shape) -> nn.Module:
+    return nn.BatchNorm1d(shape[0]) if len(shape) == 1 else nn.BatchNorm2d(shape[0])
 
 
 def _per_block(name: str, value: T | Sequence[T], blocks: int) -> Sequence[T]:

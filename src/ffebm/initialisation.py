@@ -4,42 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 M = TypeVar("M", bound=nn.Module)
-
-
-@dataclass(frozen=True)
-class Gains:
-    """What the values that torch begins with are multiplied by: large blocks hand on faint signals, and need others.
-
-    Args:
-        biases: those inside blocks; 0 where they would drown faint states.
-        norms: the weights of batch-norms, which torch sets to 1.
-        readout: its weights. Not its bias: it is the signal that is faint, and as loud a bias would drown it again.
-    """
-
-    biases: float = 1.0
-    norms: float = 1.0
-    readout: float = 1.0
-
-    def __post_init__(self) -> None:
-        for name, gain in vars(self).items():
-            if not (math.isfinite(gain) and gain >= 0):
-                raise ValueError(
-                    f"The gain `{name}` must be finite and at least 0, got {gain}; use 1 to keep what torch begins with."
-                )
-
-
-@torch.no_grad()
-def scale_(values: Tensor | None, gain: float) -> None:
-    """Multiply initial values in place, if there are any: a connection may have no bias."""
-    if values is not None:
-        values.mul_(gain)
 
 
 @torch.no_grad()

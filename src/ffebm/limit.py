@@ -16,6 +16,7 @@ from ffebm.interaction import Interaction, Shape
 
 FIRST = 100  # iterations that find a gain from nothing; two a step keep it, and more where weights have changed much
 STEADY = 1.001  # a gain whose square grows by less from one iteration to the next is found
+ENOUGH = 2.0  # gain of an edge, with which blocks of three, four and six layers learn like blocks of two: measured
 MIXED = 0.1  # how much of a random vector goes into the one that is kept
 
 
@@ -137,6 +138,18 @@ def _fingerprint(energy: Energy) -> list[float]:
     """What tells weights from those before: versions do not, of which fused optimisers and `.data` leave no trace."""
     marks = [mark for p in energy.parameters() for mark in (p.sum(), p.norm(), p.flatten()[:1].sum())]
     return torch.stack(marks).tolist() if marks and not any(mark.is_meta for mark in marks) else []
+
+
+def feedback_within(max_contraction: float | None, layers: int) -> float:
+    r"""The feedback ε that a block of so many layers needs for its edges to pass on enough within a limit.
+
+    A limit of ρ leaves every edge of a chain of L layers a gain of $\sqrt{\rho / \varepsilon} / (2 \cos(\pi / (L + 1)))$ at
+    most. So ε is what makes that `ENOUGH`, and 1 where it is more already.
+    """
+    if max_contraction is None or layers < 3:
+        return 1.0
+    gain = math.sqrt(max_contraction) / (2 * math.cos(math.pi / (layers + 1)))
+    return min(1.0, (gain / ENOUGH) ** 2)
 
 
 def shares(energy: Energy, edges: int, contraction: float) -> list[float]:

@@ -9,7 +9,7 @@ from ffebm.activation import clamp, identity
 from ffebm.builder import ConvLayer, DenseLayer, Layer, build
 from ffebm.experiment import settings
 from ffebm.gradient import BackpropThroughTime, EquilibriumPropagation, GradientEstimator, RecurrentBackprop, Unrolled
-from ffebm.initialisation import Gains, goe_
+from ffebm.initialisation import goe_
 from ffebm.model import FFEBM
 from ffebm.pooling import AveragePool, MaxPool, SoftPool
 from ffebm.relaxation import FixedPoint
@@ -49,12 +49,10 @@ def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: 
         output_activation=[hard if number in model.clamped else identity() for number in range(1, model.blocks + 1)],
         feedback=model.feedback,
         batch_norm=[model.batch_norm == "all" or (model.batch_norm == "first" and i == 0) for i in range(model.blocks)],
-        norm_eps=model.norm_eps,
         relax=FixedPoint(free.steps, tolerance=free.tolerance, order=free.order, omega=free.omega),
         estimator=build_estimator(gradient),
         nudge=model.nudge,
         weights=weights,
-        gains=Gains(biases=model.bias_gain, norms=model.norm_gain, readout=model.readout_gain),
         max_contraction=model.max_contraction,
         recompute=chosen.trainer.recompute,
     )

@@ -18,13 +18,16 @@ from ffebm.experiment.errors import UserError
 if TYPE_CHECKING:
     from ffebm.experiment.reproduction import Launcher
 
-ScaleName = Literal["paper", "small", "tiny"]
+ScaleName = Literal["paper", "converged", "tiny"]
 ScaleOption = Annotated[
     ScaleName,
-    typer.Option(help="paper: the full recipe. small: for two cores and two hours (CIFAR). tiny: minutes, generated images."),
+    typer.Option(
+        help="paper: the full recipe. converged: an eighth of the width, hours. tiny: minutes, generated images."
+    ),
 ]
 StaticScaleOption = Annotated[
-    ScaleName, typer.Option(help="paper: full width. small: an eighth of it. tiny: a thirty-second, a path through everything.")
+    ScaleName,
+    typer.Option(help="paper: full width. converged: an eighth of it. tiny: a thirty-second, a path through everything."),
 ]
 OverridesArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings of every run besides the scale's own.")
@@ -50,13 +53,13 @@ def static(
         Path | None, typer.Option(metavar="RUN", callback=named, help="A trained run, instead of the paper's net.")
     ] = None,
     scale: StaticScaleOption = "paper",
-    small: Annotated[bool, typer.Option("--small", help="The same as --scale small: an eighth of the width.")] = False,
+    small: Annotated[bool, typer.Option("--small", help="The same as --scale converged: an eighth of the width.")] = False,
     data: DataOption = None,
     seed: Annotated[int, typer.Option(min=0, max=MOST, help="Of weights, images, and the weights shown.")] = 0,
     output: OutputOption = None,
 ) -> None:
     """Compare EP with ID step by step, in every layer (Figs. 3 and 4): PNG, SVG, JSON and a report."""
-    chosen = "small" if small else scale
+    chosen = "converged" if small else scale
     if run is not None and chosen != "paper":
         raise UserError("A run has its own width: leave out either --run, or --scale and --small.")
     if run is None and chosen == "tiny" and data is not None:
@@ -140,15 +143,15 @@ def _table(name: str, words: str) -> Callable[..., None]:
 
 split = examples(
     "ffebm reproduce split --scale tiny                 # a path through everything, in minutes",
-    "ffebm reproduce split --scale small --data ~/data  # under two hours on two cores",
-    "ffebm reproduce split --scale small --data ~/data trainer.epochs=5 --output runs/longer",
+    "ffebm reproduce split --scale converged --data ~/data",
+    "ffebm reproduce split --scale converged --data ~/data trainer.epochs=2 --output runs/shorter",
     "ffebm reproduce split --data ~/data --devices 0,1,2,3",
     "ffebm reproduce split --print --data ~/data        # one command for each run",
 )(_table("split", "Train the same layers in blocks of different sizes, by EP and by ID (Table 1)."))
 
 scaling = examples(
     "ffebm reproduce scaling --scale tiny               # a path through everything, in minutes",
-    "ffebm reproduce scaling --scale small --row cifar100-l12 --row cifar100-l15 --data ~/data",
+    "ffebm reproduce scaling --scale converged --row cifar100-l12 --row cifar100-l15 --data ~/data",
     "ffebm reproduce scaling --data /shared/data --ray auto --output /shared/scaling",
 )(_table("scaling", "Train 12 and 15 layers on CIFAR-100 and ImageNet32, by EP and by ID (Table 2)."))
 

@@ -1,4 +1,4 @@
-"""What a scale changes in a row of a table: TOML files, one for each, of nothing but what differs from the row's preset."""
+"""What a scale changes in the rows of a table: a TOML file for all of them, or one for each of what differs from its preset."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ FOLDER = Path(str(resources.files("ffebm.experiment") / "recipes"))
 
 def read_recipe(scale: str, row: str) -> tuple[str, ...]:
     """Its settings as `ffebm train` takes them: `section.key=value`."""
-    return tuple(f"{key}={_text(value)}" for key, value in _settings(read_toml(FOLDER / scale / f"{row}.toml")))
+    for_all = FOLDER / f"{scale}.toml"
+    path = for_all if for_all.is_file() else FOLDER / scale / f"{row}.toml"
+    return tuple(f"{key}={_text(value)}" for key, value in _settings(read_toml(path)))
 
 
 def _settings(table: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, Any]]:

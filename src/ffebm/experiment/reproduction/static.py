@@ -34,7 +34,7 @@ from ffebm.model import FFEBM
 from ffebm.relaxation import FixedPoint
 
 SAMPLES, SWEEPS, FREE, BETA, VARIANCE = 2, 20, 15, 0.02, 5.9e-5
-WIDTHS = {"paper": 1.0, "small": 0.125, "tiny": 1 / 32}
+WIDTHS = {"paper": 1.0, "converged": 0.125, "tiny": 1 / 32}
 LARGEST = 1 << 24  # bytes of an analysis; the paper's net has 100,000
 LAYERS, STEPS, SHOWN = 60, 1000, 100  # of an analysis that figures can show
 TRUSTED = 0.999  # the cosine between EP and ID below which a layer needs an explanation

@@ -18,7 +18,6 @@ class Condition:
 
 
 PLAIN = "plain sweeps have neither tolerance nor over-relaxation; take sweeps=settle"
-NO_NORM = "there is no batch-norm; take model.batch_norm=all"
 ALONE = "in blocks of one layer nothing comes back; take a larger model.split"
 THROUGH_TIME = "backprop through time has no phase of its own, it goes back through the sweeps of relaxation.steps"
 
@@ -29,7 +28,6 @@ CONDITIONS = (
     Condition(("relaxation.tolerance", "relaxation.omega", "gradient.omega"), lambda s: s.sweeps != "plain", PLAIN),
     Condition(("gradient.omega",), lambda s: s.sweeps != "calibrated", "calibration chooses it; take sweeps=settle"),
     Condition(("gradient.tolerance",), lambda s: s.sweeps == "settle", "the number of sweeps is fixed; take sweeps=settle"),
-    Condition(("model.norm_gain", "model.norm_eps"), lambda s: s.model.batch_norm != "off", NO_NORM),
     Condition(("model.feedback",), lambda s: max(s.model.block_sizes) > 1, ALONE),
     Condition(("model.pooling",), lambda s: bool(s.model.pooled), "no layer is pooled; name some in model.pooled"),
     Condition(

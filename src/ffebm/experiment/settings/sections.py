@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -19,6 +20,7 @@ from ffebm.rules import Order, block_sizes, check_skips
 MOST_LAYERS = 1000
 MOST_UNITS = 10_000_000  # channels or units of a layer: products of them, pixels included, still are 64-bit numbers
 MOST_SWEEPS = 100_000  # of a phase
+FIRST_RATE = 0.04  # of the largest learning rate, where it rises
 
 DataName = Literal["digits", "cifar10", "cifar100", "imagenet32", "mnist", "fashion-mnist"]
 
@@ -67,8 +69,11 @@ class Model(Section):
         default="max-pooled",
         description="numbers of the blocks, from 1, with a clamped output; max-pooled: where only that lets pooling settle",
     )
-    feedback: float = Field(
-        default=1.0, gt=0, le=1, description="how much of a current comes back in blocks; less settles in fewer sweeps"
+    feedback: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="how much of a current comes back in blocks; none: 1, or less where a limit would let too little pass",
     )
     max_contraction: float | None = Field(
         default=None,
@@ -78,24 +83,6 @@ class Model(Section):
     )
     start: float | None = Field(default=None, gt=0, description="size that a first batch brings every layer to")
     batch_norm: Literal["all", "first", "off"] = Field(default="all", description="blocks whose digital stage normalises")
-    norm_gain: float = Field(
-        default=1.0,
-        gt=0,
-        description="initial weight of batch-norms: 0.5 keeps two standard deviations below slope 1's ceiling",
-    )
-    norm_eps: float = Field(
-        default=1e-5,
-        gt=0,
-        description="what batch-norms add to variances: less than torch's, where larger blocks hand on fainter signals",
-    )
-    bias_gain: float = Field(
-        default=1.0, ge=0, description="multiplies torch's initial biases in blocks: 0 where they would drown faint states"
-    )
-    readout_gain: float = Field(
-        default=1.0,
-        gt=0,
-        description="multiplies the weights of the initial readout: more for faint outputs of large blocks",
-    )
     variance: float | None = Field(
         default=None, gt=0, description="V of the Gaussian orthogonal ensemble; none for torch's default"
     )
@@ -220,14 +207,22 @@ class Gradient(PhaseSection):
 
 
 class Optimiser(Section):
-    """Steps down the gradient; the rate falls to its final value along half a cosine."""
+    """Steps down the gradient; the rate rises along a line, if asked, and falls to its final value along half a cosine."""
 
     kind: Literal["adam", "adamw", "sgd"] = Field(default="adam", description="the algorithm")
-    learning_rate: float = Field(default=1e-3, gt=0, description="at the first step")
+    learning_rate: float = Field(default=1e-3, gt=0, description="the largest")
+    warmup: float = Field(default=0.0, ge=0, lt=1, description="part of all steps in which the rate rises")
     final_learning_rate: float = Field(default=1e-6, ge=0, description="at the last step")
     weight_decay: float = Field(default=3e-4, ge=0, description="added to the gradient; in adamw, taken from the weights")
     momentum: float = Field(default=0.9, ge=0, lt=1, description="of sgd; Adam has its own")
     clip: float | None = Field(default=None, gt=0, description="largest norm of a gradient, all parameters together")
+
+    def rate(self, done: float) -> float:
+        """The learning rate after this part of all steps."""
+        if done < self.warmup:
+            return self.learning_rate * (FIRST_RATE + (1 - FIRST_RATE) * done / self.warmup)
+        fallen = (1 - math.cos(math.pi * (done - self.warmup) / (1 - self.warmup))) / 2
+        return self.learning_rate + (self.final_learning_rate - self.learning_rate) * fallen
 
 
 class Trainer(Section):

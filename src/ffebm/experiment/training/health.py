@@ -108,7 +108,7 @@ def drowned(model: FFEBM) -> list[Finding]:
     """Blocks whose batch-norm hands them less than it should: its input varies less than what it adds to every variance."""
     message = (
         "gets a faint signal: the inputs of its batch-norm have a variance of {:.1g}, less than the {:g} that is added before "
-        "dividing by it. Blocks of many layers hand on little. Try a smaller model.norm_eps."
+        "dividing by it. Blocks of many layers hand on little. Try model.start=0.5."
     )
     findings: list[Finding] = []
     for stage, block in model.chain:

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from ffebm.errors import DivergenceError
 from ffebm.experiment.data import Batch, Batches, Dataset
@@ -80,7 +80,7 @@ class Learner(LightningModule):
             optimiser = torch.optim.SGD(parameters, momentum=chosen.momentum, **shared)
         else:
             optimiser = (torch.optim.Adam if chosen.kind == "adam" else torch.optim.AdamW)(parameters, **shared)
-        return optimiser, CosineAnnealingLR(optimiser, self.steps, chosen.final_learning_rate)
+        return optimiser, LambdaLR(optimiser, lambda step: chosen.rate(step / self.steps) / chosen.learning_rate)
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         return batch._replace(x=batch.x.to(memory_format=torch.channels_last))

@@ -144,12 +144,10 @@ def _check_optimiser(content: dict[str, Any], learner: Learner, pattern: Pattern
     """All but its moments follows from the settings and the step."""
     step, chosen = content["global_step"], learner.settings.optimiser
     (group,), (scheduled,) = content["optimizer_states"][0]["param_groups"], content["lr_schedulers"]
-    progress = (1 + math.cos(math.pi * step / learner.steps)) / 2
-    rate = chosen.final_learning_rate + (chosen.learning_rate - chosen.final_learning_rate) * progress
-    rates = [group["lr"], *scheduled["_last_lr"]]
-    same = all(math.isclose(found, rate, rel_tol=1e-3, abs_tol=1e-6 * chosen.learning_rate) for found in rates)
+    rate = chosen.rate(step / learner.steps)
+    same = all(math.isclose(found, rate, rel_tol=1e-9) for found in (group["lr"], *scheduled["_last_lr"]))
     same &= (scheduled["last_epoch"], scheduled["_step_count"]) == (step, step + 1)
-    same &= all(scheduled[key] == pattern.schedule[key] for key in ("T_max", "eta_min", "base_lrs"))
+    same &= all(scheduled[key] == pattern.schedule[key] for key in ("base_lrs", "lr_lambdas"))
     same &= all(group[key] == pattern.group[key] for key in pattern.group.keys() & group.keys() - {"lr"})
     if not same or not group.keys() >= {"lr", "params", "initial_lr", "weight_decay"}:
         raise RunError("its optimiser is not the one that the settings describe, at this step")
