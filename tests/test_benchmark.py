@@ -6,7 +6,7 @@ import io
 import json
 import re
 import time
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -16,11 +16,11 @@ from PIL import Image
 from rich.console import Console
 from torch import nn
 
-from ffebm.experiment.benchmark import PAPER, PLAIN, STEADY, Net, by_block, by_operation, measure, methods, speed
-from ffebm.experiment.benchmark.command import GRID, _data, parse, run_benchmark, summary
+from ffebm.experiment.benchmark import PAPER, PLAIN, STEADY, Net, by_block, by_operation, fixed, measure
+from ffebm.experiment.benchmark.command import GRID, _data, parse, prepared, run_benchmark, selected, summary
 from ffebm.experiment.benchmark.meter import fastest, operations
 from ffebm.experiment.benchmark.speed import Measurement, step
-from ffebm.experiment.benchmark.subjects import feedforward, noise
+from ffebm.experiment.benchmark.subjects import CURVES, feedforward, noise
 from ffebm.experiment.data import digits
 from ffebm.experiment.errors import UserError
 from ffebm.relaxation import relaxation
@@ -66,11 +66,13 @@ def test_the_feedforward_net_has_the_same_layers() -> None:
     assert feedforward(dense.build())(noise(dense)[0]).shape == (2, 10)
 
 
-def test_everything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed, "WATCHED", 8)
-    rows = measure(SMALL, methods(), rounds=1, trained=2, data=digits())
-    assert [row.method for row in rows] == [PLAIN, *(method.name for method in methods())]
+@pytest.mark.parametrize("settings", [(), ("model.max_contraction=0.5", "model.start=0.5")], ids=["free", "limited"])
+def test_everything_is_measured(settings: tuple[str, ...]) -> None:
+    net = replace(SMALL, settings=settings)
+    rows = measure(net, *prepared(net, 2, digits()), rounds=1)
+    assert [row.method for row in rows if row.method not in CURVES] == [PLAIN, *(method.name for method in fixed())]
     for row in rows:
+        assert row.label == net.label
         assert row.seconds > 0
         assert row.gflop > 0
         assert row.memory > 0
@@ -78,9 +80,30 @@ def test_everything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (row.cosine is None) == (row.method == PLAIN)
     found = {row.method: row for row in rows}
     assert found["ep, paper"].sweeps.endswith(" + 2·5")
+    assert found["ep, paper, β 0.02"].cosine > found["ep, paper"].cosine
     assert found["bptt, paper"].sweeps == "20"
-    assert found["recurrent-backprop, calibrated for 0.9995"].cosine > 0.99
     assert found["bptt, paper"].memory > found["ep, paper"].memory
+    for kind in CURVES:
+        curve = [row for row in rows if row.method == kind]
+        assert 1 < len(curve) <= 10
+        assert curve[-1].gflop > curve[0].gflop
+        assert max(row.cosine for row in curve) > (0.95 if kind == "ep" else 0.999)  # which has an error of β
+
+
+def test_a_table_compares_at_equal_cosines() -> None:
+    def row(method: str, seconds: float, cosine: float | None) -> Measurement:
+        return Measurement("conv12", 0.1, 1, method, "", seconds, 1.0, 1.0, 1.0, 1.0, 1, cosine, "")
+
+    rows = [row(PLAIN, 1, None), row("ep, paper", 9, 0.95)]
+    rows += [row("ep", 2, 0.94), row("ep", 3, 0.96), row("ep", 4, 0.9991), row("ep", 3.5, 0.9995), row("id", 5, 0.98)]
+    assert [(found.method, found.seconds) for found in selected(rows)] == [
+        (PLAIN, 1),
+        ("ep, paper", 9),
+        ("ep, as paper", 3),
+        ("id, as paper", 5),
+        ("ep, ≥ 0.99", 3.5),
+        ("ep, ≥ 0.999", 3.5),
+    ]
 
 
 def test_all_take_turns_that_last_alike() -> None:
@@ -117,6 +140,7 @@ def test_results_are_shown_and_written(tmp_path: Path) -> None:
         ["dense:0.05:4"],
         everything=False,
         trained=0,
+        run=None,
         data=None,
         quality=True,
         rounds=1,
@@ -131,8 +155,8 @@ def test_results_are_shown_and_written(tmp_path: Path) -> None:
     assert "block 1 of 2" in text
     document = json.loads((tmp_path / "speed" / "speed.json").read_text())
     assert document["rows"][0]["method"] == PLAIN
-    assert {"ep, calibrated for 0.995", "id, calibrated for 0.9995"} <= {row["method"] for row in document["rows"]}
-    assert "rbp, calibrated for 0.9995" in text
+    assert {"ep, paper, β 0.02", *CURVES} <= {row["method"] for row in document["rows"]}
+    assert "rbp, ≥ 0.999" in text
     assert document["environment"]["processor"] is not None
     assert "ep, paper" in (tmp_path / "speed" / "speed.md").read_text()
     with Image.open(tmp_path / "speed" / "speed.png") as picture:
@@ -140,28 +164,17 @@ def test_results_are_shown_and_written(tmp_path: Path) -> None:
     assert sum(shades[:200]) > 0.03 * sum(shades), "a picture without bars"
 
 
-def kept(folder: str) -> tuple[list[Measurement], str]:
-    """The rows of a committed benchmark, and its table."""
-    place = Path(__file__).parent.parent / "results" / "speed" / folder
+def test_committed_tables_are_those_of_their_numbers() -> None:
+    folders = [path.parent for path in (Path(__file__).parent.parent / "results" / "speed").glob("*/speed.json")]
+    assert folders
     known = {field.name for field in fields(Measurement)}
-    rows = json.loads((place / "speed.json").read_text())["rows"]
-    return [Measurement(**{key: row[key] for key in known}) for row in rows], (place / "speed.md").read_text()
-
-
-@pytest.mark.parametrize("folder", ["trained", "grid"])
-def test_labels_promise_nothing_that_numbers_beside_them_contradict(folder: str) -> None:
-    """A calibrated row says what it was calibrated for, and the table that this was on other samples."""
-    rows, text = kept(folder)
     place = {"command": ["ffebm"], "commit": "0" * 40, "time": "", "processor": "", "threads": 1, "packages": {"torch": ""}}
-    made = summary(rows, "weights", place)
-    assert [line for line in made.splitlines() if line.startswith(("|", "#"))][1:] == [
-        line for line in text.splitlines() if line.startswith(("|", "#"))
-    ][1:]
-    assert not re.search(r"calibrated \d", text)
-    assert any(row.title == "ep, calibrated for 0.995" for row in rows)
-    for words in ("on up to 64 other samples", "EP's β is 0.2 in `paper`, 0.02 in `calibrated for 0.995`"):
-        assert words in text
-        assert words in made
+    for folder in folders:
+        rows = json.loads((folder / "speed.json").read_text())["rows"]
+        made = summary([Measurement(**{key: row[key] for key in known & row.keys()}) for row in rows], "weights", place)
+        text = (folder / "speed.md").read_text()
+        tables = [[line for line in page.splitlines() if line.startswith(("|", "###"))] for page in (made, text)]
+        assert tables[0] == tables[1]
 
 
 def test_weights_are_trained_on_no_part_of_cifar10(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -122,23 +122,37 @@ def calibrate(model: FFEBM, x: Tensor, y: Tensor, quality: float = 0.99) -> Cali
     if not 0 < quality < 1:
         raise ValueError(f"`quality` must lie between 0 and 1, got {quality}: it is a cosine, and 1 takes sweeps without end.")
     model = quiet_copy(model)
-    with torch.no_grad():
-        contractions = [_contraction(visited) for visited in model.walk(x)]
-    blocks = [deepcopy(block) for _, block in model.chain]
-    error = math.sqrt(1 - quality)  # of each phase: an error ε of a vector costs its cosine ε²/2
     tried: dict[tuple[Tuning, ...], float] = {}
     truth: dict[str, Tensor] = {}
-    while not tried or (error > LEAST and max(tried.values()) < quality):  # what is out of reach is tried once, too
-        tunings = tuple(_tuned(*each, error) for each in zip(blocks, contractions, strict=True))
+    contractions = watched_contractions(model, x)
+    for tunings in proposals(model, contractions, quality):
         truth = truth or _settled_gradients(model, x, y, tunings)
-        if tunings not in tried:
-            tried[tunings] = smallest_cosine(gradients(tune(model, tunings), x, y), truth)[0]
-        error *= TIGHTER
+        tried[tunings] = smallest_cosine(gradients(tune(deepcopy(model), tunings), x, y), truth)[0]
+        if tried[tunings] >= quality:
+            break
     best = max(tried.values())
     # Where nothing is good enough, the least work of what is as good as it gets.
     enough = quality if best >= quality else best - 0.1 * (1 - best)
     tunings = next(tunings for tunings, cosine in tried.items() if cosine >= enough)
-    return Calibration(tunings, tuple(contractions), tried[tunings], tried[tunings] >= quality)
+    return Calibration(tunings, contractions, tried[tunings], tried[tunings] >= quality)
+
+
+def proposals(model: FFEBM, contractions: Sequence[float], quality: float) -> Iterator[tuple[Tuning, ...]]:
+    """What the formula says for every block that contracts so, first for this quality, and then for less and less error."""
+    error = math.sqrt(1 - quality)  # of each phase: an error ε of a vector costs its cosine ε²/2
+    before: tuple[Tuning, ...] | None = None
+    while before is None or error > LEAST:  # what is out of reach is proposed once, too
+        tunings = tuple(_tuned(block, rho, error) for (_, block), rho in zip(model.chain, contractions, strict=True))
+        if tunings != before:
+            yield tunings
+        before = tunings
+        error *= TIGHTER
+
+
+@torch.no_grad()
+def watched_contractions(model: FFEBM, x: Tensor) -> tuple[float, ...]:
+    """By how much a plain sweep of each block moves less than the one before, on these samples."""
+    return tuple(_contraction(visited) for visited in model.walk(x))
 
 
 def _tuned(block: EnergyBlock, contraction: float, error: float) -> Tuning:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +20,27 @@ ENOUGH = 2.0  # gain of an edge, with which blocks of three, four and six layers
 MIXED = 0.1  # how much of a random vector goes into the one that is kept
 
 
-class EdgeGains(nn.Module):
+class _Remembering(nn.Module):
+    """A module with buffers whose shapes follow from inputs, which a model that was just built has not seen."""
+
+    remembers: ClassVar[str]  # what their names begin with
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        """Take what there is."""
+        self._buffers = {}
+        for key, value in state_dict.items():
+            if key.startswith(prefix + self.remembers) and isinstance(value, Tensor):
+                self.register_buffer(key.removeprefix(prefix), value.clone())
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+class EdgeGains(_Remembering):
     """The gains of an energy's edges, by a power iteration that is kept: one vector for every edge.
 
     Its vectors are part of a state dict. They begin as the same random numbers everywhere, so all processes have the same.
     """
+
+    remembers = "vector_"
 
     def measure(self, energy: Energy, shape: Sequence[int], iterations: int = 1) -> list[float]:
         """The gain of every edge, for an input of this shape; raises where an edge does not tell.
@@ -81,16 +97,8 @@ class EdgeGains(nn.Module):
         self.register_buffer(name, vector)
         return vector, fresh
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        """Take what vectors there are: their shapes follow from inputs, which a model that was just built has not seen."""
-        self._buffers = {name: kept for name, kept in self._buffers.items() if f"{prefix}{name}" in state_dict}
-        for key, value in state_dict.items():
-            if key.startswith(f"{prefix}vector_") and isinstance(value, Tensor):
-                self.register_buffer(key.removeprefix(prefix), value.clone())
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
-
-class Limit(nn.Module):
+class Limit(_Remembering):
     r"""Keeps the contraction of sweeps at or below a bound: every edge's gain below its share of it.
 
     All edges get the same share in the norm of the certificate, $\sqrt\rho / (2 \cos(\pi / (L + 1)))$ in a chain of L layers.
@@ -99,6 +107,8 @@ class Limit(nn.Module):
     Args:
         max_contraction: ρ, the contraction of plain sweeps.
     """
+
+    remembers = "seen"
 
     def __init__(self, max_contraction: float) -> None:
         super().__init__()
@@ -111,12 +121,12 @@ class Limit(nn.Module):
         self.gains = EdgeGains()
         self.certificate: Certificate | None = None  # of the weights as they were kept last
         self._shares: list[float] = []
-        self._seen: list[float] | None = None
 
     @torch.no_grad()
     def keep(self, energy: Energy, shape: Sequence[int]) -> None:
         """Bring weights back that have grown too large since the last time; nothing where they have not changed."""
-        if _fingerprint(energy) == self._seen:
+        seen = self._buffers.get("seen")
+        if seen is not None and _fingerprint(energy) == seen.tolist():
             return
         ties = energy.ties(shape)
         self._shares = self._shares or shares(energy, len(ties), self.max_contraction)
@@ -128,7 +138,9 @@ class Limit(nn.Module):
                 edge.interaction.scale_(share / (gain * already))
                 scaled[edge.interaction] = share / gain
         self.certificate = energy.certificate([min(pair) for pair in zip(gains, self._shares, strict=True)])
-        self._seen = _fingerprint(energy)
+        # Part of a state dict: a run that goes on must not measure again what the pass before its checkpoint did.
+        with torch.inference_mode(False):
+            self.register_buffer("seen", torch.tensor(_fingerprint(energy), dtype=torch.float64, device="cpu"))
 
     def extra_repr(self) -> str:
         return f"max_contraction={self.max_contraction:g}"

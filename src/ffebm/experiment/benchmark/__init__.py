@@ -2,7 +2,7 @@
 
 from ffebm.experiment.benchmark.profile import by_block, by_operation
 from ffebm.experiment.benchmark.speed import PLAIN, Measurement, inference_memory, measure
-from ffebm.experiment.benchmark.subjects import NETS, PAPER, STEADY, Method, Net, Schedule, methods
+from ffebm.experiment.benchmark.subjects import NETS, PAPER, STEADY, Method, Net, Schedule, fixed
 
 __all__ = [
     "NETS",
@@ -15,7 +15,7 @@ __all__ = [
     "Schedule",
     "by_block",
     "by_operation",
+    "fixed",
     "inference_memory",
     "measure",
-    "methods",
 ]

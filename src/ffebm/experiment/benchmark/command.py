@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,22 @@ from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from torch import Tensor
 
 from ffebm.checks import brief
 from ffebm.experiment.benchmark.figure import save_speed
 from ffebm.experiment.benchmark.profile import by_block, by_operation
-from ffebm.experiment.benchmark.speed import WATCHED, Measurement, images, measure, step, train
-from ffebm.experiment.benchmark.subjects import FINE, GOOD, NETS, PAPER, Method, Net, methods, noise
+from ffebm.experiment.benchmark.speed import Measurement, images, measure, step, train
+from ffebm.experiment.benchmark.subjects import CURVES, NETS, PAPER, PRESETS, SMALL_BETA, Net, fixed, noise
 from ffebm.experiment.data import Dataset, Presence, condition_of, default_folder, digits, load
 from ffebm.experiment.environment import describe_environment
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.files import write_atomically
 from ffebm.experiment.markup import code, table, text
+from ffebm.experiment.preset import read_preset
+from ffebm.experiment.run import Run
+from ffebm.experiment.trained import load_trained
+from ffebm.model import FFEBM
 
 USUAL = ("conv12:0.125:128",)
 GRID = (
@@ -34,6 +39,8 @@ GRID = (
 WIDTHS = (1e-3, 1e3)
 MOST_SAMPLES = 1_000_000
 HEADER = ("gradient", "sweeps", "ms", "× plain", "GFLOP/s", "of peak", "MiB", "cosine")
+NARROW = ("gradient", "sweeps", "ms", "× plain", "MiB", "cosine")  # of which a terminal has room for
+TARGETS = (0.99, 0.999)  # cosines at which gradients are compared, besides the one that the paper's sweeps and nudge come to
 
 
 def run_benchmark(
@@ -41,6 +48,7 @@ def run_benchmark(
     *,
     everything: bool,
     trained: int,
+    run: Path | None,
     data: Path | None,
     quality: bool,
     rounds: int,
@@ -50,8 +58,12 @@ def run_benchmark(
     out: Console,
     notes: Console,
 ) -> list[Measurement]:
-    chosen = [parse(net) for net in nets or (GRID if everything else USUAL)]
-    if data is not None and not (trained and any(net.name != "dense" for net in chosen)):
+    overrides = tuple(word for word in nets if "=" in word)
+    named = [word for word in nets if "=" not in word]
+    if run is not None and (nets or everything or trained):
+        raise UserError("--run is a net with its settings and weights: leave out other nets, KEY=VALUE, --all and --trained.")
+    chosen = [parse(net, overrides) for net in named or (GRID if everything else USUAL)] if run is None else [named_after(run)]
+    if run is None and data is not None and not (trained and any(net.name != "dense" for net in chosen)):
         raise UserError(
             "Images are read from --data only to train convolutional nets: add --trained STEPS and such a net, or leave it out."
         )
@@ -60,6 +72,11 @@ def run_benchmark(
     if threads is not None:
         torch.set_num_threads(threads)
     pictures = _data(data) if trained else None
+    weights = "initial weights"
+    if run is not None:
+        weights = "weights of a run"
+    elif pictures is not None:
+        weights = f"weights after {trained} steps on {'CIFAR-10' if pictures.shape == (3, 32, 32) else 'enlarged digits'}"
     rows: list[Measurement] = []
     with notes.status("") as status:
         for number, net in enumerate(chosen, 1):
@@ -68,20 +85,47 @@ def run_benchmark(
             def say(text: str, place: str = place) -> None:
                 status.update(f"{place}{text} …")
 
-            used = None if net.name == "dense" else pictures
-            compared = methods() if quality else methods(calibrated=["ep"])
-            rows += measure(net, compared, rounds=rounds, trained=trained, data=used, quality=quality, say=say)
+            if run is not None:
+                subject = of_run(Run.open(run), data, net.batch)
+            else:
+                say(f"{net.label}: training {trained} steps" if trained else net.label)
+                subject = prepared(net, trained, None if net.name == "dense" else pictures)
+            rows += measure(net, *subject, rounds=rounds, quality=quality, say=say)
             notes.print(_shown(net, [row for row in rows if row.label == net.label]))
             if profile:
-                _profile(net, methods()[0], trained, used, notes)
+                _profile(net, *subject, notes)
             if output is not None:  # after every net: an interrupted benchmark keeps what it has
-                _write(rows, output, trained, pictures)
+                _write(rows, output, weights)
     if output is not None:
         out.print(f"{escape(str(output))}/speed.json, speed.md, speed.png", highlight=False, soft_wrap=True)
     return rows
 
 
-def parse(text: str) -> Net:
+def prepared(net: Net, trained: int, data: Dataset | None) -> tuple[FFEBM, Tensor, Tensor]:
+    """A net, trained for so many steps if there are images, and what its gradients are measured on."""
+    model = net.build()
+    if data is None:
+        return model, *noise(net)
+    train(model, data, trained)
+    return model, *images(data, slice(0, net.batch))
+
+
+def named_after(run: Path) -> Net:
+    """What the net of a run is called."""
+    settings = Run.open(run).settings()
+    return Net(run.name, settings.model.width, settings.trainer.batch)
+
+
+def of_run(run: Run, folder: Path | None, batch: int) -> tuple[FFEBM, Tensor, Tensor]:
+    """The net of a run as it was trained, and training images."""
+    model, _ = load_trained(run)
+    settings = run.settings().data
+    data = load(settings.name, folder or settings.root or default_folder())
+    x, y = data.few(batch)
+    return model.train(), x, y
+
+
+def parse(text: str, settings: tuple[str, ...] = ()) -> Net:
     """A net from `name:width:batch`, the latter two optional."""
     name, *sizes = text.split(":")
     try:
@@ -92,7 +136,12 @@ def parse(text: str) -> Net:
         raise UserError(
             f"No net is called {brief(text)}: name one of {', '.join(NETS)}, as in conv12:0.125:128 (width, batch)."
         )
-    return Net(name, width, int(batch))
+    if settings and name == "dense":
+        raise UserError(f"The net `dense` takes no settings, got {brief(settings[0])}: name a convolutional one.")
+    net = Net(name, width, batch, settings)
+    if settings:
+        read_preset(PRESETS[name], settings)  # says what is wrong with them
+    return net
 
 
 def _data(folder: Path | None) -> Dataset:
@@ -118,21 +167,34 @@ def cells(row: Measurement) -> tuple[str, ...]:
     )
 
 
-def _shown(net: Net, rows: Sequence[Measurement]) -> Table:
-    shown = Table(title=net.label, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for name in HEADER:
-        shown.add_column(name, justify="left" if name in HEADER[:2] else "right", no_wrap=True, min_width=len(name))
-    for row in rows:
-        shown.add_row(*cells(row))
+def selected(rows: Sequence[Measurement]) -> list[Measurement]:
+    """The rows of a net that a table shows: of each curve, what first reaches a cosine to compare at."""
+    curves = [row for row in rows if row.method in CURVES]
+    paper = next((row.cosine for row in rows if row.method == "ep, paper" and row.cosine is not None), None)
+    targets = {f"≥ {target:g}": target for target in TARGETS}
+    if paper is not None:
+        targets = {"as paper": paper, **targets}
+    shown = [row for row in rows if row.method not in CURVES]
+    for words, target in targets.items():
+        for kind in CURVES:
+            good = [row for row in curves if row.method == kind and row.cosine is not None and row.cosine >= target]
+            if good:
+                cheapest = min(good, key=lambda row: row.seconds)
+                shown.append(replace(cheapest, method=f"{kind}, {words}"))
     return shown
 
 
-def _profile(net: Net, method: Method, trained: int, data: Dataset | None, notes: Console) -> None:
-    model = net.build()
-    x, y = noise(net)
-    if data is not None:
-        train(model, data, trained)
-        x, y = images(data, slice(0, net.batch))
+def _shown(net: Net, rows: Sequence[Measurement]) -> Table:
+    shown = Table(title=net.label, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for name in NARROW:
+        shown.add_column(name, justify="left" if name in HEADER[:2] else "right", no_wrap=True, min_width=len(name))
+    for row in selected(rows):
+        shown.add_row(*(cell for name, cell in zip(HEADER, cells(row), strict=True) if name in NARROW))
+    return shown
+
+
+def _profile(net: Net, model: FFEBM, x: Tensor, y: Tensor, notes: Console) -> None:
+    method, *_ = fixed()
     method.apply(model)
     blocks = Table(
         "block", "stage", "free phase", "gradient", title=f"{net.label}: {method.name}, by block", box=box.SIMPLE_HEAD
@@ -146,11 +208,8 @@ def _profile(net: Net, method: Method, trained: int, data: Dataset | None, notes
     notes.print(found)
 
 
-def _write(rows: Sequence[Measurement], output: Path, trained: int, data: Dataset | None) -> None:
+def _write(rows: Sequence[Measurement], output: Path, weights: str) -> None:
     place = describe_environment(seed=0)
-    weights = "initial weights"
-    if trained and data is not None:
-        weights = f"weights after {trained} steps on {'CIFAR-10' if data.shape == (3, 32, 32) else 'enlarged digits'}"
     document = {"environment": place, "weights": weights, "rows": [asdict(row) for row in rows]}
     write_atomically(output / "speed.json", lambda file: file.write(json.dumps(document, indent=1).encode()))
     write_atomically(output / "speed.md", summary(rows, weights, place).encode("utf-8", "replace"))
@@ -171,12 +230,12 @@ def summary(rows: Sequence[Measurement], weights: str, place: Mapping[str, Any])
         "`cosine` is the smallest over all parameters, of the gradient of up to 128 samples with the fully converged one in",
         "float64. rbp is recurrent backprop.",
         "",
-        f"`calibrated for {GOOD.quality}`: sweeps were chosen for that cosine with settled phases, on up to {WATCHED} other "
-        "samples.",
-        "What came of it on these is in the column `cosine`, where it was measured.",
-        f"EP's β is {PAPER.beta} in `paper`, {GOOD.beta} in `calibrated for {GOOD.quality}` and {FINE.beta} in "
-        f"`calibrated for {FINE.quality}`; the others have none.",
+        f"`paper` has the paper's 20 and 5 sweeps. EP's β is {PAPER.beta:g} there, and {SMALL_BETA:g} in all other rows; "
+        "the others have none.",
+        "`≥ …` has the fewest of the sweeps that the formula proposes with which the cosine is so large on these samples;",
+        "`as paper` those that reach the cosine of `ep, paper`. `1 nudge` is the response to a small signal.",
     ]
     for label in dict.fromkeys(row.label for row in rows):
-        lines += ["", f"### {text(label)}", "", table(HEADER, [cells(row) for row in rows if row.label == label])]
+        of_net = selected([row for row in rows if row.label == label])
+        lines += ["", f"### {text(label)}", "", table(HEADER, [cells(row) for row in of_net])]
     return "\n".join(lines) + "\n"

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ffebm.diagnostics import converged_gradients, cosines, gradients
+from ffebm.diagnostics import converged_gradients, gradients, smallest_cosine
 from ffebm.errors import UnsettledError
 from ffebm.experiment.benchmark.meter import Task, fastest, matrix_product, operations, peak_memory
-from ffebm.experiment.benchmark.subjects import STEADY, Method, Net, feedforward, noise
+from ffebm.experiment.benchmark.subjects import STEADY, Method, Net, calibrated, feedforward, fixed, noise, proposed
 from ffebm.experiment.data import Dataset
 from ffebm.model import FFEBM
 
 PLAIN, PEAK = "plain backprop", "matrix product"
 COMPARED = 128  # samples at most, whose gradient is held against the converged one
-WATCHED = 64  # other samples, which calibration looks at
 
 
 @dataclass(frozen=True)
@@ -40,47 +39,41 @@ class Measurement:
         float | None
     )  # the smallest over all parameters, to the converged gradient; None where it was not asked, or there is none
     worst: str  # the parameter that has it
+    settings: tuple[str, ...] = ()  # of the net, where they differ from its preset's
 
     @property
     def label(self) -> str:
-        return Net(self.net, self.width, self.batch).label
+        return Net(self.net, self.width, self.batch, tuple(self.settings)).label
 
     @property
     def title(self) -> str:
         """The method as tables have room for it."""
-        return self.method.replace("recurrent-backprop", "rbp")
+        return self.method.replace("recurrent-backprop", "rbp").replace("small-signal ep", "ep 1 nudge")
 
 
 def measure(
     net: Net,
-    methods: Sequence[Method],
+    model: FFEBM,
+    x: Tensor,
+    y: Tensor,
     *,
     rounds: int = 5,
-    trained: int = 0,
-    data: Dataset | None = None,
     quality: bool = True,
     say: Callable[[str], object] = str,
 ) -> list[Measurement]:
-    """Time all methods in turn, then count operations and memory, then compare gradients.
+    """Compare gradients with the converged one, time all methods in turn, then count operations and memory.
 
     Args:
-        trained: steps of training before anything is measured; these need `data`.
+        net: what the model is called.
+        quality: whether to look for the fewest sweeps that make a good gradient; otherwise they are calibrated.
         say: is told what goes on.
     """
-    model = net.build()
-    x, y = noise(net)
-    if data is not None:
-        if trained:
-            say(f"{net.label}: training {trained} steps")
-            train(model, data, trained)
-        x, y = images(data, slice(0, net.batch))
     plain = feedforward(model)
-    say(f"{net.label}: calibrating")
-    others = noise(net, seed=1) if data is None else images(data, slice(net.batch, net.batch + WATCHED))
-    methods = [method.calibrated(model, others[0][:WATCHED], others[1][:WATCHED]) for method in methods]
+    say(f"{net.label}: comparing gradients")
+    compared = _compared(model, x[:COMPARED], y[:COMPARED], quality=quality)
     tasks: dict[str, Task] = {
         PLAIN: lambda: plain_step(plain, x, y),
-        **{method.name: lambda method=method: step(method.apply(model), x, y) for method in methods},
+        **{key: lambda method=method: step(method.apply(model), x, y) for key, (method, *_) in compared.items()},
     }
     matrices, size = matrix_product()
     say(f"{net.label}: timing")
@@ -88,47 +81,47 @@ def measure(
     say(f"{net.label}: counting operations and memory")
     counts = {name: operations(task) for name, task in tasks.items()}
     sweeps: dict[str, str] = {}
-    for method in methods:
-        tasks[method.name]()
-        sweeps[method.name] = method.sweeps(model)
+    for key, (method, *_) in compared.items():
+        tasks[key]()
+        sweeps[key] = method.sweeps(model)
     weight_bytes = {name: sum(p.nbytes for p in (plain if name == PLAIN else model).parameters()) for name in tasks}
     alive = {name: weight_bytes[name] + peak_memory(task) for name, task in tasks.items()}
-    worst: dict[str, tuple[float | None, str]] = dict.fromkeys(tasks, (None, ""))
-    if quality:
-        say(f"{net.label}: comparing gradients")
-        worst |= compare(model, methods, x[:COMPARED], y[:COMPARED])
     peak = size / seconds[PEAK]
     return [
         Measurement(
             net.name,
             net.width,
             net.batch,
-            name,
-            sweeps.get(name, ""),
-            seconds[name],
-            seconds[name] / seconds[PLAIN],
-            counts[name],
-            counts[name] / seconds[name],
-            counts[name] / seconds[name] / peak,
-            alive[name],
-            *worst[name],
+            compared[key][0].name if key in compared else key,
+            sweeps.get(key, ""),
+            seconds[key],
+            seconds[key] / seconds[PLAIN],
+            counts[key],
+            counts[key] / seconds[key],
+            counts[key] / seconds[key] / peak,
+            alive[key],
+            *(compared[key][1:] if key in compared else (None, "")),
+            net.settings,
         )
-        for name in tasks
+        for key in tasks
     ]
 
 
-def compare(model: FFEBM, methods: Sequence[Method], x: Tensor, y: Tensor) -> dict[str, tuple[float | None, str]]:
-    """The smallest cosine of every method's gradient to the fully converged one, and the parameter that has it."""
+def _compared(model: FFEBM, x: Tensor, y: Tensor, *, quality: bool) -> dict[str, tuple[Method, float | None, str]]:
+    """What is to be timed, by keys: each method, its smallest cosine to the converged gradient, and whose that is."""
+    methods = fixed()
     try:
-        truth = converged_gradients(model, x, y, tolerance=1e-10)
+        truth = converged_gradients(model, x, y, tolerance=1e-10) if quality else None
     except UnsettledError:
-        return {}
-    found: dict[str, tuple[float | None, str]] = {}
-    for method in methods:
-        similar = cosines(gradients(method.apply(model), x, y), truth)
-        name = min(similar, key=lambda name: similar[name])
-        found[method.name] = (similar[name], name)
-    return found
+        truth = None
+    if truth is None:
+        methods.append(calibrated(model, x, y))
+        return {method.name: (method, None, "") for method in methods}
+    methods += proposed(model, x, y, truth)
+    similar = [smallest_cosine(gradients(method.apply(model), x, y), truth) for method in methods]
+    return {
+        f"{method.name} {number}": (method, *found) for number, (method, found) in enumerate(zip(methods, similar, strict=True))
+    }
 
 
 def memory(net: Net, method: Method, *, recompute: bool = False) -> int:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatch
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
 
 from ffebm.builder import DenseLayer, build
-from ffebm.calibration import Calibration, calibrate
+from ffebm.calibration import Tuning, calibrate, proposals, tune, watched_contractions
+from ffebm.diagnostics import gradients, quiet_copy, smallest_cosine
 from ffebm.energy import Hopfield
 from ffebm.experiment.architectures import build_model
 from ffebm.experiment.preset import read_preset_or_file
@@ -19,6 +21,7 @@ from ffebm.gradient import BackpropThroughTime, EquilibriumPropagation, Gradient
 from ffebm.interaction import Convolution, Dense, Interaction
 from ffebm.model import FFEBM
 from ffebm.relaxation import FixedPoint
+from ffebm.start import start_from_data
 
 PRESETS = {
     "conv6": "cifar10-l6-bs2",
@@ -29,19 +32,25 @@ PRESETS = {
 }
 NETS = ("dense", *PRESETS)
 CLASSES = 10
+STARTING = 64  # samples of noise that a start from data looks at
+LEAST, ENOUGH = 0.9, 0.9999  # cosines between which gradients are compared
+POINTS = 10  # of a curve at most: the nudge may keep it from ever being good enough
+
+Gradient = dict[str, Tensor]  # by the names of parameters
 
 
 @dataclass(frozen=True)
 class Net:
-    """A net by name, at a scale, for batches of a size."""
+    """A net by name, at a scale, for batches of a size, with settings that differ from its preset's."""
 
     name: str
     width: float
     batch: int
+    settings: tuple[str, ...] = ()  # KEY=VALUE, as `ffebm train` takes them
 
     @property
     def label(self) -> str:
-        return f"{self.name}, width {self.width:g}, batch {self.batch}"
+        return ", ".join((f"{self.name}, width {self.width:g}, batch {self.batch}", *self.settings))
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -53,8 +62,11 @@ class Net:
         if self.name == "dense":
             layers = [DenseLayer(round(size * self.width)) for size in (512, 512, 512, 512)]
             return build(self.input_shape, layers, 2, CLASSES)
-        settings = read_preset_or_file(PRESETS[self.name], [f"model.width={self.width}"])
-        return build_model(settings, self.input_shape, CLASSES).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        settings = read_preset_or_file(PRESETS[self.name], [f"model.width={self.width}", *self.settings])
+        model = build_model(settings, self.input_shape, CLASSES)
+        if settings.model.start is not None:
+            start_from_data(model, noise(replace(self, batch=STARTING))[0], settings.model.start)
+        return model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
 
 def feedforward(model: FFEBM) -> nn.Sequential:
@@ -97,18 +109,11 @@ class Method:
     name: str
     free: FixedPoint
     estimator: GradientEstimator
-    quality: float | None = None  # to calibrate to, from as many sweeps as the others are given
-    calibration: Calibration | None = None
-
-    def calibrated(self, model: FFEBM, x: Tensor, y: Tensor) -> Method:
-        """The method as it suits these weights."""
-        if self.quality is None:
-            return self
-        return replace(self, calibration=calibrate(model.use(self.estimator, self.free), x, y, self.quality))
+    tunings: tuple[Tuning, ...] | None = None  # sweeps of every block, where they are not the same for all
 
     def apply(self, model: FFEBM) -> FFEBM:
         model.use(self.estimator, self.free)
-        return model if self.calibration is None else self.calibration.apply(model)
+        return model if self.tunings is None else tune(model, self.tunings)
 
     def sweeps(self, model: FFEBM) -> str:
         """Free ones, as the last forward pass made them, and those behind, the mean over blocks, once for every nudge."""
@@ -134,7 +139,6 @@ class Schedule:
     nudged: int
     omega: float = 1.0
     beta: float = 0.2
-    quality: float | None = None  # where the numbers of sweeps are the largest that calibration may choose
 
     def methods(self, name: str, kinds: Sequence[str]) -> list[Method]:
         free = FixedPoint(self.free, omega=self.omega)
@@ -142,31 +146,52 @@ class Schedule:
         last = FixedPoint(self.nudged, order="output-last", omega=self.omega)
         estimators: dict[str, GradientEstimator] = {
             "ep": EquilibriumPropagation(first, beta=self.beta),
+            "small-signal ep": EquilibriumPropagation(first, variant="small-signal"),
             "id": Unrolled(last),
             "recurrent-backprop": RecurrentBackprop(last),
             "bptt": BackpropThroughTime(),
         }
-        return [Method(f"{kind}, {name}", free, estimators[kind], self.quality) for kind in kinds]
+        return [Method(f"{kind}, {name}" if name else kind, free, estimators[kind]) for kind in kinds]
 
 
+SMALL_BETA = 0.02  # with which every EP but the paper's is compared
 PAPER = Schedule(20, 5)  # Table [tab:hyperparameters], twelve layers
 STEADY = Schedule(6, 4, omega=1.1, beta=0.01)  # fixed, and enough for blocks of two layers while their weights are small
-GOOD = Schedule(20, 10, beta=0.02, quality=0.995)
-FINE = Schedule(20, 10, beta=0.01, quality=0.9995)
-KINDS = ("ep", "id", "recurrent-backprop", "bptt")
+MOST = Schedule(40, 20, beta=SMALL_BETA)  # sweeps that the formula may propose
 
 
-def methods(*, calibrated: Sequence[str] = KINDS[:3]) -> list[Method]:
-    """All that are compared.
+def fixed() -> list[Method]:
+    """The paper's sweeps: with its own nudge, with a small one, and by the estimators that have none."""
+    return [
+        *PAPER.methods("paper", ["ep"]),
+        *replace(PAPER, beta=SMALL_BETA).methods(f"paper, β {SMALL_BETA}", ["ep"]),
+        *PAPER.methods("paper", ["id", "recurrent-backprop", "bptt"]),
+    ]
+
+
+CURVES = ("small-signal ep", "ep", "id", "recurrent-backprop")
+
+
+def proposed(model: FFEBM, x: Tensor, y: Tensor, truth: Gradient) -> list[Method]:
+    """Every kind of gradient with more and more sweeps, as the formula proposes them, until it is as good as the true one.
 
     Args:
-        calibrated: the kinds to calibrate, which takes a while where nets are wide.
+        x: the samples of the true gradient; the contraction of blocks without a limit is watched on them, too.
     """
-    return [
-        *PAPER.methods("paper", KINDS),
-        *GOOD.methods(f"calibrated for {GOOD.quality}", calibrated),
-        *FINE.methods(f"calibrated for {FINE.quality}", calibrated),
-    ]
+    found: list[Method] = []
+    for method in MOST.methods("", CURVES):
+        asked = quiet_copy(method.apply(model))
+        for tunings in islice(proposals(asked, watched_contractions(asked, x), LEAST), POINTS):
+            found.append(replace(method, tunings=tunings))
+            if smallest_cosine(gradients(found[-1].apply(quiet_copy(model)), x, y), truth)[0] >= ENOUGH:
+                break
+    return found
+
+
+def calibrated(model: FFEBM, x: Tensor, y: Tensor, quality: float = 0.99) -> Method:
+    """EP with the sweeps that training would choose."""
+    (method,) = MOST.methods(f"calibrated for {quality:g}", ["ep"])
+    return replace(method, tunings=calibrate(method.apply(model), x, y, quality).tunings)
 
 
 def noise(net: Net, seed: int = 0) -> tuple[Tensor, Tensor]:

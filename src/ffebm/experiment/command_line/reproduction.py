@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 ScaleName = Literal["paper", "converged", "tiny"]
 ScaleOption = Annotated[
     ScaleName,
-    typer.Option(
-        help="paper: the full recipe. converged: an eighth of the width, hours. tiny: minutes, generated images."
-    ),
+    typer.Option(help="paper: the full recipe. converged: an eighth of the width, hours. tiny: minutes, generated images."),
 ]
 StaticScaleOption = Annotated[
     ScaleName,

@@ -13,6 +13,8 @@ from ffebm.experiment.command_line.console import MOST, DataOption, examples, na
 @examples(
     "ffebm bench                   # 12 layers, an eighth of the width, batch 128",
     "ffebm bench --trained 600     # on weights that have learned something",
+    "ffebm bench model.max_contraction=0.5 model.start=0.5",
+    "ffebm bench --run runs/mine   # the net of a run, as it was trained",
     "ffebm bench conv12:0.5:32 dense:1:256 --no-quality",
     "ffebm bench --profile         # where the time goes, by block and operation",
     "ffebm bench --all --output speed",
@@ -21,8 +23,8 @@ def bench(
     nets: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="NET:WIDTH:BATCH",
-            help="dense, conv6, conv12, conv12-bs3, conv12-bs4 or conv15, with width and batch behind it.",
+            metavar="NET:WIDTH:BATCH|KEY=VALUE",
+            help="dense, conv6, conv12, conv12-bs3, conv12-bs4 or conv15, with width and batch behind it; settings to change.",
         ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All nets, widths and batches.")] = False,
@@ -32,6 +34,9 @@ def bench(
             metavar="STEPS", min=0, max=MOST, help="Train this long first, on CIFAR-10, or on the digits, soon learnt by heart."
         ),
     ] = 0,
+    run: Annotated[
+        Path | None, typer.Option(metavar="RUN", callback=named, help="The net of a run instead, as it was trained.")
+    ] = None,
     data: DataOption = None,
     quality: Annotated[bool, typer.Option(help="Compare every gradient with the fully converged one.")] = True,
     rounds: Annotated[int, typer.Option(min=1, max=MOST, help="Timings of each method, of which the shortest counts.")] = 5,
@@ -49,6 +54,7 @@ def bench(
         nets or [],
         everything=everything,
         trained=trained,
+        run=run,
         data=data,
         quality=quality,
         rounds=rounds,
