@@ -196,6 +196,35 @@ def test_a_sweep_leaves_no_layer_farther_than_its_bound(case: Case, order: Order
     assert (distances(energy, swept(energy, x, start, 1, order, omega), goal) <= allowed + 1e-9).all()
 
 
+@settings(max_examples=60)
+@given(case=CASES, sweeps=st.integers(1, 4))
+def test_one_more_sweep_tells_how_far_every_layer_is_from_its_rest_at_most(case: Case, sweeps: int) -> None:
+    energy, certificate, x = case.build()
+    start = start_of(energy, x)
+    energy = energy.latched(start)
+    state = swept(energy, x, start, sweeps)
+    moves = [(new - old).norm().item() for new, old in zip(swept(energy, x, state, 1), state, strict=True)]
+    goal = settled(energy, certificate, x, start)
+    true = [(s - t).norm().item() for s, t in zip(state, goal, strict=True)]
+    assert all(found <= bound + 1e-8 for found, bound in zip(true, certificate.distances(moves), strict=True))
+
+
+def test_distances_are_bounded_closely_in_a_line_of_single_units_and_not_at_all_where_nothing_settles() -> None:
+    energy = Hopfield([Dense(1, 1)], identity()).double()
+    with torch.no_grad():
+        energy.edges[0].weight.fill_(0.6)
+        energy.edges[0].bias.fill_(0.5)
+    certificate, x = energy.certificate([0.6]), torch.ones(1, 1, dtype=torch.float64)
+    assert certificate is not None
+    state = energy.init_state(x)
+    moves = [s.norm().item() for s in swept(energy, x, state, 1)]
+    goal = swept(energy, x, state, 100)
+    # Layer 1 moves by 1 and layer 2 by 1.1, on the way to 2.03 and 1.72: the bound adds what each may still owe the other.
+    assert certificate.distances(moves) == pytest.approx([s.item() for s in goal], rel=0.6)
+    assert all(bound >= s.item() for bound, s in zip(certificate.distances(moves), goal, strict=True))
+    assert energy.certificate([1.0]).distances(moves) == [math.inf, math.inf]
+
+
 def test_the_bound_is_reached_where_nothing_is_clamped_and_layers_are_aligned() -> None:
     """One unit per layer: there is no room below the bound, so a smaller one would be wrong."""
     energy = Hopfield([Dense(1, 1), Dense(1, 1)], [identity(0.7), identity(0.5), identity(1.0)], feedback=0.3).double()

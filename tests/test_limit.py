@@ -25,6 +25,7 @@ from ffebm import (
     Edge,
     Energy,
     EnergyBlock,
+    EquilibriumPropagation,
     FixedPoint,
     Hopfield,
     Interaction,
@@ -515,3 +516,46 @@ def test_training_names_blocks_with_several_equilibria_and_a_limit_rules_them_ou
     assert "block 1 of 1 has more than one equilibrium: 4 of 4 samples" in finding.message
     assert "model.max_contraction" in finding.message
     assert several(made(0.5), x) == []
+
+
+@pytest.mark.parametrize("net", ["dense", "feedback", "skipping", "average"])
+def test_a_block_knows_how_far_from_rest_its_free_phase_ends_at_most(net: str) -> None:
+    block, (x, _) = block_of(net), data_of(net)
+    block(x)  # brings its weights within the limit
+    goal = block.settle(x, FixedPoint(300)).state
+    before = [math.inf] * len(goal)
+    for sweeps in (1, 3, 6):
+        block.relax = FixedPoint(sweeps)
+        state = block.settle(x).state
+        true = [((s - t).norm() / s.norm()).item() for s, t in zip(state, goal, strict=True)]
+        bounds = block.unsettled_part(x)
+        assert all(found <= bound + 1e-12 for found, bound in zip(true, bounds, strict=True))
+        assert max(bounds) < before[0] / 2
+        before = [max(bounds)]
+
+
+def test_an_unsettled_free_phase_costs_the_gradient_of_a_small_signal_no_larger_part() -> None:
+    """Without kinks, and for one sample, whose gradient is one product of a response with a state."""
+    torch.manual_seed(0)
+    energy = Hopfield([Dense(8, 7, bias=False)], identity()).double()
+    nudges = EquilibriumPropagation(FixedPoint(200, order="output-first"), variant="small-signal")
+    block = EnergyBlock(energy, FixedPoint(300), nudges, max_contraction=0.5, unsettled="ignore")
+    x, y = torch.rand(1, 8, dtype=torch.float64), torch.rand(1, 7, dtype=torch.float64)
+
+    def gradient(sweeps: int) -> Tensor:
+        block.relax = FixedPoint(sweeps)
+        (found,) = torch.autograd.grad((block(x) * y).sum(), list(energy.parameters()))
+        return found
+
+    truth = gradient(300)
+    for sweeps in (1, 2, 3):
+        wrong = (gradient(sweeps) - truth).norm() / truth.norm()
+        assert 0 < wrong <= 2 * max(block.unsettled_part(x))  # both ends of the edge, one of them moved
+
+
+def test_blocks_of_which_nothing_is_known_do_not_know_how_far_from_rest_they_are() -> None:
+    class Bowl(Energy):
+        def forward(self, state: State, x: Tensor) -> Tensor:
+            return 0.5 * (state[0] - x).square().sum(1)
+
+    assert EnergyBlock(Bowl()).unsettled_part(torch.rand(2, 3)) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ffebm import AveragePool, ConvLayer, DenseLayer, EquilibriumPropagation, FixedPoint, MaxPool, build, calibrate
+from ffebm import AveragePool, ConvLayer, DenseLayer, EquilibriumPropagation, FixedPoint, MaxPool, build, calibrate, clamp
 from ffebm.builder import Layer
 from ffebm.calibration import Tuning
 from ffebm.diagnostics import converged_gradients, gradients, smallest_cosine
@@ -53,6 +53,18 @@ def test_feedback_lets_large_blocks_pass_on_more() -> None:
         feedback: rms(next(iter(made(6, 0.35, feedback=feedback).walk(images()))).output) for feedback in (1.0, 0.3, 0.1)
     }
     assert outputs[1.0] < outputs[0.3] / 3 < outputs[0.1] / 9
+
+
+@pytest.mark.parametrize("limit", [0.2, 0.5])
+def test_large_blocks_start_with_as_much_signal_as_blocks_of_two(limit: float) -> None:
+    def signal(split: int) -> float:
+        torch.manual_seed(1)
+        twelve: list[Layer] = [ConvLayer(16)] * 12
+        model = build((3, 8, 8), twelve, split, 4, activation=clamp(1.0), max_contraction=limit, relax=FixedPoint(60))
+        return min(rms(visit.output) for visit in start_from_data(model, images()).walk(images()))
+
+    two = signal(2)
+    assert all(signal(split) > 0.9 * two for split in (3, 4, 6))
 
 
 def test_the_start_does_not_depend_on_how_large_weights_were_drawn() -> None:

@@ -91,6 +91,10 @@ class AnalogBlock(nn.Module):
         """What is known in advance of how the block settles, for inputs of this shape; None where nothing is."""
         return None
 
+    def unsettled_part(self, x: Tensor) -> tuple[float, ...] | None:
+        """How far from rest the free phase leaves each layer at most, in parts of its size; None where nothing is known."""
+        return None
+
     def _equilibrium(self, x: Tensor) -> Relaxed:
         return self.estimator.through(self.system, x)
 
@@ -252,6 +256,24 @@ class EnergyBlock(AnalogBlock):
             return self.energy.certificate(EdgeGains().measure(self.energy, shape))
         except TypeError:  # an edge that does not tell its gain
             return None
+
+    @torch.no_grad()
+    def unsettled_part(self, x: Tensor) -> tuple[float, ...] | None:
+        """How far from rest the free phase leaves each layer at most, in parts of its size; None where nothing is known.
+
+        One more sweep tells, and the certificate. A nudge's response is contrasted with these states, so it is wrong by as
+        large a part, but for units that are still on the wrong side of a kink.
+        """
+        certificate = self.certify(x.shape[1:])
+        if certificate is None:
+            return None
+        with naming(self.label), full_precision(x):
+            state = self.relax(self.energy, x).state
+            swept = FixedPoint(1)(self.energy, x, start=state).state
+        moves = [(new - old).norm().item() for new, old in zip(swept, state, strict=True)]
+        tiny = torch.finfo(x.dtype).tiny
+        sizes = [max(s.norm().item(), tiny) for s in state]
+        return tuple(distance / size for distance, size in zip(certificate.distances(moves), sizes, strict=True))
 
     def _enter(self, x: Tensor) -> Tensor:
         x = super()._enter(x)

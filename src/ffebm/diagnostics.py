@@ -115,6 +115,8 @@ class Fidelity:
     parameter: str  # which one that is
     ratio: float  # the length of the whole gradient over that of the settled one; NaN where one of the two diverges
     settled: bool  # whether all blocks did: there is no true gradient otherwise, only the one where their sweeps ended
+    # By how large a part of its size a layer is away from rest at most, where the free phase ends; None where nothing is known.
+    unsettled: float | None = None
 
 
 def fidelity(model: FFEBM, x: Tensor, y: Tensor) -> Fidelity:
@@ -135,7 +137,15 @@ def fidelity(model: FFEBM, x: Tensor, y: Tensor) -> Fidelity:
         return Fidelity(0.0, "", math.nan, settled=False)
     cosine, parameter = smallest_cosine(found, truth, 16 * torch.finfo(x.dtype).eps)
     length, true_length = _length(found.values()), _length(truth.values())
-    return Fidelity(cosine, parameter, length / true_length if true_length else math.nan, settled)
+    ratio = length / true_length if true_length else math.nan
+    return Fidelity(cosine, parameter, ratio, settled, _unsettled_part(quiet_copy(model), x))
+
+
+def _unsettled_part(model: FFEBM, x: Tensor) -> float | None:
+    with _draws_put_back(x), torch.no_grad():
+        parts = [visit.block.unsettled_part(visit.x) for visit in model.walk(x)]
+    bounds = [max(part) for part in parts if part is not None]
+    return max(bounds) if len(bounds) == len(parts) and math.isfinite(max(bounds)) else None
 
 
 def _draws_put_back(x: Tensor) -> AbstractContextManager[None]:

@@ -16,7 +16,9 @@ from ffebm.interaction import Interaction, Shape
 
 FIRST = 100  # iterations that find a gain from nothing; two a step keep it, and more where weights have changed much
 STEADY = 1.001  # a gain whose square grows by less from one iteration to the next is found
-ENOUGH = 2.0  # gain of an edge, with which blocks of three, four and six layers learn like blocks of two: measured
+# The gain of an edge with which blocks of three, four and six layers hand on as much at the start as blocks of two:
+# tests/test_start.py and results/gain_limit.md.
+ENOUGH = 2.25
 MIXED = 0.1  # how much of a random vector goes into the one that is kept
 
 
@@ -152,16 +154,16 @@ def _fingerprint(energy: Energy) -> list[float]:
     return torch.stack(marks).tolist() if marks and not any(mark.is_meta for mark in marks) else []
 
 
-def feedback_within(max_contraction: float | None, layers: int) -> float:
+def feedback_within(max_contraction: float | None, layers: int, enough: float = ENOUGH) -> float:
     r"""The feedback ε that a block of so many layers needs for its edges to pass on enough within a limit.
 
     A limit of ρ leaves every edge of a chain of L layers a gain of $\sqrt{\rho / \varepsilon} / (2 \cos(\pi / (L + 1)))$ at
-    most. So ε is what makes that `ENOUGH`, and 1 where it is more already.
+    most. So ε is what makes that `enough`, and 1 where it is more already.
     """
     if max_contraction is None or layers < 3:
         return 1.0
     gain = math.sqrt(max_contraction) / (2 * math.cos(math.pi / (layers + 1)))
-    return min(1.0, (gain / ENOUGH) ** 2)
+    return min(1.0, (gain / enough) ** 2)
 
 
 def shares(energy: Energy, edges: int, contraction: float) -> list[float]:

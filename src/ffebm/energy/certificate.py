@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -32,11 +33,13 @@ class Certificate:
         colours: the layers that move together.
         convex: whether edges are linear but for their biases. Then λ < 1 makes the energy strictly convex, and the equilibrium
             unique. Max-pooling settles as fast only while its positions stay, and may have many equilibria.
+        scales: $\sqrt{c_\ell / a_\ell}$ of every layer; by default 1.
     """
 
     couplings: tuple[tuple[float, ...], ...]
     colours: Colours
     convex: bool = True
+    scales: tuple[float, ...] = ()
 
     @property
     def gain(self) -> float:
@@ -91,6 +94,20 @@ class Certificate:
                 )
             power = bound @ power
         raise AssertionError("counting ends")
+
+    def distances(self, moves: Sequence[float]) -> list[float]:
+        r"""How far every layer was from its rest at most, where a plain sweep, colour by colour, moves the layers by so much.
+
+        The sweep leaves $e' \le T e$ of the distances $e$, and $e \le e' + m$. So $e \le (1 - T)^{-1} m$.
+
+        Args:
+            moves: the Euclidean norm of each layer's change.
+        """
+        if not self.settles:
+            return [math.inf] * len(moves)
+        bound, scales = self.sweep_bound(), torch.tensor(self.scales or [1.0] * len(moves), dtype=torch.float64, device="cpu")
+        moved = scales * torch.tensor(moves, dtype=torch.float64, device="cpu")
+        return (torch.linalg.solve(torch.eye(len(moved), dtype=torch.float64, device="cpu") - bound, moved) / scales).tolist()
 
     def sweep_bound(self, omega: float = 1.0, order: Colours | None = None) -> Tensor:
         """The matrix that takes distances of all layers to at most those after a sweep."""

@@ -168,7 +168,8 @@ class Hopfield(Energy):
             couplings[pre][post] += gain * math.sqrt(share)
             couplings[post][pre] = couplings[pre][post]
         convex = all(edge.linear for edge in self.edges)
-        return Certificate(tuple(map(tuple, couplings)), self._colours, convex)
+        scales = tuple(math.sqrt(self.layer_weight(layer) / (slope or 1.0)) for layer, slope in enumerate(slopes))
+        return Certificate(tuple(map(tuple, couplings)), self._colours, convex, scales)
 
     @torch.no_grad()
     def tangent(self, state: State) -> Tangent:

@@ -51,6 +51,10 @@ def _sentence(found: Fidelity, images: int) -> str:
     )
     if not found.settled:
         measured += " Some blocks do not settle, and have no true gradient."
+    elif found.unsettled is not None:
+        measured += (
+            f" Free phases end within {100 * found.unsettled:.2g} % of equilibrium, by the certificates of their blocks."
+        )
     if found.cosine >= FAR:
         return f"Gradient check: {measured}"
     return (
