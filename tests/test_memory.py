@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -57,3 +61,24 @@ def test_training_by_ep_needs_little_more_than_inference() -> None:
     (ep,) = STEADY.methods("steady", ["ep"])
     assert memory(net, ep, recompute=True) <= 1.5 * inference_memory(net)
     assert memory(net, ep) > memory(net, ep, recompute=True)
+
+
+def test_what_tensors_free_is_kept_for_the_next_ones() -> None:
+    """Pages that a process gets back from the system are counted as faults: none are, once freed memory is kept."""
+    code = (
+        "import resource, torch\n"
+        "from ffebm.experiment.allocator import keep_freed_memory\n"
+        "def faults(times=5):\n"
+        "    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "    for _ in range(times):\n"
+        "        torch.zeros(1 << 24)\n"
+        "    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before\n"
+        "first = faults()\n"
+        "keep_freed_memory()\n"
+        "faults(50)\n"  # until there is room for them
+        "print(first, faults())\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    first, kept = map(int, told.split())
+    if platform.libc_ver()[0] == "glibc":
+        assert kept < first / 10

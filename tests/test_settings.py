@@ -219,6 +219,7 @@ def test_overrides_take_toml_values_text_and_none() -> None:
         ("relaxation.step=5", r"Unknown key `step` in \[relaxation\] of the command line; did you mean `steps`\?"),
         ("modle.width=1", "Unknown key `modle` of the command line; did you mean `model`?".replace("?", r"\?")),
         ("width=0.5", r"did you mean `model.width`\?"),
+        ("model.norm_gain=1", "Unknown key `norm_gain` .*: earlier versions had it. .*model.start"),
         ("trainer.lr=1", r"Unknown key `lr` in \[trainer\]"),
         ("model.width=-1", "`model.width` of the command line: input should be greater than 0, got -1"),
         ("model.width=nan", "`model.width`.*finite"),

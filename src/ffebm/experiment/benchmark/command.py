@@ -17,6 +17,7 @@ from rich.table import Table
 from torch import Tensor
 
 from ffebm.checks import brief
+from ffebm.experiment.allocator import keep_freed_memory
 from ffebm.experiment.benchmark.figure import save_speed
 from ffebm.experiment.benchmark.profile import by_block, by_operation
 from ffebm.experiment.benchmark.speed import Measurement, images, measure, step, train
@@ -69,6 +70,7 @@ def run_benchmark(
         )
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
+    keep_freed_memory()
     if threads is not None:
         torch.set_num_threads(threads)
     pictures = _data(data) if trained else None

@@ -22,6 +22,7 @@ from ffebm.experiment.settings.sections import Settings
 COMMAND_LINE = "the command line"
 KEYS = {key: info for key, info in fields() if not key.startswith("paper.")}
 ALIASES = {"lr": "learning_rate", "batch_size": "batch", "max_epochs": "epochs", "gpus": "devices"}
+GONE = ("norm_gain", "norm_eps", "bias_gain", "readout_gain")  # of earlier versions
 LARGEST = 1_000_000  # bytes of a settings file
 DOTS, ALL_DOTS = 50, 10_000  # outside of quotes in a line, and in all: keys of many parts take tomllib much time and memory
 EXPLAINED = 10  # mistakes; a file of another kind has thousands
@@ -164,6 +165,8 @@ def _wanted(key: str, path: list[str], error: Mapping[str, Any]) -> str:
 
 def _suggestion(path: list[str]) -> str:
     """The known key that comes closest: in the same section first, then anywhere; else all that the section has."""
+    if path[-1] in GONE:
+        return ": earlier versions had it. Leave it out, and let `model.start=0.5` scale initial weights by data."
     prefix, last = ".".join(path[:-1]), ALIASES.get(path[-1], path[-1])
     siblings = [key for key in KEYS if key.rpartition(".")[0] == prefix and key not in ("paper", "description")]
     names = [key.rpartition(".")[2] for key in siblings]

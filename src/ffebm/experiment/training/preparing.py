@@ -10,6 +10,7 @@ from lightning.pytorch import seed_everything
 from rich.console import Console
 
 from ffebm.checks import brief_name
+from ffebm.experiment.allocator import keep_freed_memory
 from ffebm.experiment.architectures import build_model
 from ffebm.experiment.data import Dataset, load
 from ffebm.experiment.forecast import survey, warning_of_slow_steps
@@ -27,6 +28,7 @@ def prepare(settings: Settings, console: Console | None = None) -> Learner:
     _check_processes(trainer)
     threads = trainer.threads or max(1, (os.cpu_count() or 1) // trainer.devices)
     torch.set_num_threads(threads)
+    keep_freed_memory()
     if trainer.processes > 1:
         os.environ["OMP_NUM_THREADS"] = str(threads)  # or Lightning would choose another number for its processes
     dataset = load(settings.data.name, settings.data.root)
