@@ -39,10 +39,10 @@ test-kill: install  ## kill a run 100 times at random moments, resume it every t
 	$(BIN)/python benchmarks/kill_and_resume.py --kills 100
 	$(BIN)/python benchmarks/kill_and_resume.py --processes 2
 
-reproduce: install  ## the paper's figures and tables in the small, into results/ (hours; FFEBM_DATA names the data)
+reproduce: install  ## the paper's figures and tables at an eighth of the width, into results/ (many hours; FFEBM_DATA names the data)
 	$(BIN)/python benchmarks/reproduce.py
 
-cifar10: install  ## a small net on real CIFAR-10 by EP and by ID, into results/ (under an hour; FFEBM_DATA names the data)
+cifar10: install  ## limits on gain and sizes of blocks in short runs on real CIFAR-10, into results/ (two hours; FFEBM_DATA names the data)
 	$(BIN)/python benchmarks/cifar10_small.py
 
 lint: install  ## style and types
@@ -57,11 +57,14 @@ format: install  ## put the code in the house style
 docs: install  ## the documentation, into site/
 	$(BIN)/mkdocs build --strict
 
-bench: install  ## how fast and how true gradients are, into results/speed (half an hour; CIFAR-10 if FFEBM_DATA names it)
-	$(BIN)/ffebm bench conv12 --trained 600 --rounds 25 --output results/speed/trained
+bench: install  ## how fast and how true gradients are, into results/speed (half an hour, after `make cifar10`; FFEBM_DATA names CIFAR-10)
+	$(BIN)/ffebm bench $(foreach run,$(TRAINED),--run runs/cifar10-small/$(run)-seed0) --rounds 7 --output results/speed/trained
 	$(BIN)/ffebm bench --all --no-quality --rounds 3 --output results/speed/grid
 	cp results/speed/trained/speed.png docs/images/speed.png
 	cp results/speed/grid/speed.png docs/images/speed-grid.png
+
+TRAINED := bs2-limit-none-2-epochs bs2-limit-0.5-2-epochs bs2-limit-0.2-2-epochs bs3-limit-0.5-2-epochs bs4-limit-0.5-2-epochs \
+	bs2-limit-0.5-feedback-0.3-2-epochs bs2-limit-0.5-feedback-0.1-2-epochs
 
 bench-memory: install  ## what gradients keep in memory, into results/
 	$(BIN)/python benchmarks/memory.py
@@ -82,7 +85,7 @@ measure: install  ## the measurements that the docs cite, into results/: the dig
 	$(BIN)/python benchmarks/held_pooling.py
 	$(BIN)/python benchmarks/contrast_accuracy.py
 
-bench-limit: install  ## what a limit on the gain of blocks does to learning, sweeps and price, into results/ (FFEBM_DATA names CIFAR-10)
+bench-limit: install  ## how a block is best kept within a limit on its gain, into results/ (FFEBM_DATA names CIFAR-10)
 	$(BIN)/python benchmarks/gain_limit.py
 
 clean:  ## remove what the other commands made, but not runs and results

@@ -140,7 +140,7 @@ def test_results_are_shown_and_written(tmp_path: Path) -> None:
         ["dense:0.05:4"],
         everything=False,
         trained=0,
-        run=None,
+        runs=[],
         data=None,
         quality=True,
         rounds=1,

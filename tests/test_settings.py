@@ -85,7 +85,7 @@ def test_the_small_preset_has_the_settings_of_the_cifar10_benchmark() -> None:
     assert read_preset("cifar10-l12-bs2", script["RECIPE"]) == small.model_copy(
         update={"description": "CIFAR-10, 12 layers in blocks of 2", "paper": read_preset("cifar10-l12-bs2").paper}
     )
-    for kind, _ in (*script["TWO"], *script["FIVE"], *script["CUT"]):
+    for kind, _ in (*script["TWO"], *script["FIVE"], *script["CUT"], *script["LESS"]):
         preset, *overrides = kind.command
         assert read_preset(preset, overrides).trainer.epochs == kind.epochs
 

@@ -127,8 +127,8 @@ class Limit(_Remembering):
     @torch.no_grad()
     def keep(self, energy: Energy, shape: Sequence[int]) -> None:
         """Bring weights back that have grown too large since the last time; nothing where they have not changed."""
-        seen = self._buffers.get("seen")
-        if seen is not None and _fingerprint(energy) == seen.tolist():
+        seen, marks = self._buffers.get("seen"), _fingerprint(energy)
+        if seen is not None and not marks.is_meta and seen.dtype == marks.dtype and torch.equal(seen.to(marks.device), marks):
             return
         ties = energy.ties(shape)
         self._shares = self._shares or shares(energy, len(ties), self.max_contraction)
@@ -141,17 +141,17 @@ class Limit(_Remembering):
                 scaled[edge.interaction] = share / gain
         self.certificate = energy.certificate([min(pair) for pair in zip(gains, self._shares, strict=True)])
         # Part of a state dict: a run that goes on must not measure again what the pass before its checkpoint did.
-        with torch.inference_mode(False):
-            self.register_buffer("seen", torch.tensor(_fingerprint(energy), dtype=torch.float64, device="cpu"))
+        self.register_buffer("seen", _fingerprint(energy))
 
     def extra_repr(self) -> str:
         return f"max_contraction={self.max_contraction:g}"
 
 
-def _fingerprint(energy: Energy) -> list[float]:
+def _fingerprint(energy: Energy) -> Tensor:
     """What tells weights from those before: versions do not, of which fused optimisers and `.data` leave no trace."""
-    marks = [mark for p in energy.parameters() for mark in (p.sum(), p.norm(), p.flatten()[:1].sum())]
-    return torch.stack(marks).tolist() if marks and not any(mark.is_meta for mark in marks) else []
+    with torch.inference_mode(False), torch.no_grad():
+        marks = [mark for p in energy.parameters() for mark in (p.sum(), p.norm(), p.flatten()[:1].sum())]
+        return torch.stack(marks) if marks else torch.empty(0)
 
 
 def feedback_within(max_contraction: float | None, layers: int, enough: float = ENOUGH) -> float:

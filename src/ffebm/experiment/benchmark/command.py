@@ -32,6 +32,7 @@ from ffebm.experiment.run import Run
 from ffebm.experiment.trained import load_trained
 from ffebm.model import FFEBM
 
+BATCH = 128
 USUAL = ("conv12:0.125:128",)
 GRID = (
     "dense:1:256",
@@ -49,7 +50,7 @@ def run_benchmark(
     *,
     everything: bool,
     trained: int,
-    run: Path | None,
+    runs: Sequence[Path],
     data: Path | None,
     quality: bool,
     rounds: int,
@@ -61,10 +62,10 @@ def run_benchmark(
 ) -> list[Measurement]:
     overrides = tuple(word for word in nets if "=" in word)
     named = [word for word in nets if "=" not in word]
-    if run is not None and (nets or everything or trained):
+    if runs and (nets or everything or trained):
         raise UserError("--run is a net with its settings and weights: leave out other nets, KEY=VALUE, --all and --trained.")
-    chosen = [parse(net, overrides) for net in named or (GRID if everything else USUAL)] if run is None else [named_after(run)]
-    if run is None and data is not None and not (trained and any(net.name != "dense" for net in chosen)):
+    chosen = [named_after(run) for run in runs] or [parse(net, overrides) for net in named or (GRID if everything else USUAL)]
+    if not runs and data is not None and not (trained and any(net.name != "dense" for net in chosen)):
         raise UserError(
             "Images are read from --data only to train convolutional nets: add --trained STEPS and such a net, or leave it out."
         )
@@ -75,8 +76,8 @@ def run_benchmark(
         torch.set_num_threads(threads)
     pictures = _data(data) if trained else None
     weights = "initial weights"
-    if run is not None:
-        weights = "weights of a run"
+    if runs:
+        weights = "weights as runs trained them"
     elif pictures is not None:
         weights = f"weights after {trained} steps on {'CIFAR-10' if pictures.shape == (3, 32, 32) else 'enlarged digits'}"
     rows: list[Measurement] = []
@@ -87,8 +88,8 @@ def run_benchmark(
             def say(text: str, place: str = place) -> None:
                 status.update(f"{place}{text} …")
 
-            if run is not None:
-                subject = of_run(Run.open(run), data, net.batch)
+            if runs:
+                subject = of_run(Run.open(runs[number - 1]), data, net.batch)
             else:
                 say(f"{net.label}: training {trained} steps" if trained else net.label)
                 subject = prepared(net, trained, None if net.name == "dense" else pictures)
@@ -114,8 +115,7 @@ def prepared(net: Net, trained: int, data: Dataset | None) -> tuple[FFEBM, Tenso
 
 def named_after(run: Path) -> Net:
     """What the net of a run is called."""
-    settings = Run.open(run).settings()
-    return Net(run.name, settings.model.width, settings.trainer.batch)
+    return Net(run.name, Run.open(run).settings().model.width, BATCH)
 
 
 def of_run(run: Run, folder: Path | None, batch: int) -> tuple[FFEBM, Tensor, Tensor]:
@@ -131,7 +131,7 @@ def parse(text: str, settings: tuple[str, ...] = ()) -> Net:
     """A net from `name:width:batch`, the latter two optional."""
     name, *sizes = text.split(":")
     try:
-        width, batch = [float(sizes[0]) if sizes else 0.125, int(sizes[1]) if len(sizes) > 1 else 128]
+        width, batch = [float(sizes[0]) if sizes else 0.125, int(sizes[1]) if len(sizes) > 1 else BATCH]
     except ValueError:
         width, batch = 0.0, 0
     if name not in NETS or len(sizes) > 2 or not WIDTHS[0] <= width <= WIDTHS[1] or not 1 <= batch <= MOST_SAMPLES:

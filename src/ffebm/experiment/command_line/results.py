@@ -65,7 +65,7 @@ def predict(
 
 @examples(
     "ffebm report runs/mine",
-    "ffebm report runs/split-small/* --output results/split",
+    "ffebm report runs/split-converged/* --output results/split",
     "ffebm report runs/mine runs/other --sample 7 --images 1000",
 )
 def report(

@@ -34,8 +34,9 @@ def bench(
             metavar="STEPS", min=0, max=MOST, help="Train this long first, on CIFAR-10, or on the digits, soon learnt by heart."
         ),
     ] = 0,
-    run: Annotated[
-        Path | None, typer.Option(metavar="RUN", callback=named, help="The net of a run instead, as it was trained.")
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option("--run", metavar="RUN", callback=named, help="The net of a run instead, as it was trained."),
     ] = None,
     data: DataOption = None,
     quality: Annotated[bool, typer.Option(help="Compare every gradient with the fully converged one.")] = True,
@@ -54,7 +55,7 @@ def bench(
         nets or [],
         everything=everything,
         trained=trained,
-        run=run,
+        runs=runs or [],
         data=data,
         quality=quality,
         rounds=rounds,
