@@ -64,7 +64,7 @@ def test_large_blocks_start_with_as_much_signal_as_blocks_of_two(limit: float) -
         return min(rms(visit.output) for visit in start_from_data(model, images()).walk(images()))
 
     two = signal(2)
-    assert all(signal(split) > 0.9 * two for split in (3, 4, 6))
+    assert all(signal(split) > 0.8 * two for split in (3, 4, 6))
 
 
 def test_the_start_does_not_depend_on_how_large_weights_were_drawn() -> None:

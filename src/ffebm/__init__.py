@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ffebm.nudge import Nudge as Nudge
     from ffebm.pooling import AveragePool as AveragePool, MaxPool as MaxPool, SoftPool as SoftPool
     from ffebm.relaxation import FixedPoint as FixedPoint, Relaxation as Relaxation, Relaxed as Relaxed
+    from ffebm.start import start_from_data as start_from_data
     from ffebm.system import Phase as Phase, Simulated as Simulated, System as System, SystemWrapper as SystemWrapper
 
 # Names are imported when they are first used: torch takes seconds to load, and `ffebm --help` has no need of it.
@@ -58,6 +59,7 @@ _HOMES = {
     "nudge": "Nudge",
     "pooling": "AveragePool MaxPool SoftPool",
     "relaxation": "FixedPoint Relaxation Relaxed",
+    "start": "start_from_data",
     "system": "Phase Simulated System SystemWrapper",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}

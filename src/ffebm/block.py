@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ffebm.checks import check_choice, check_samples_stay_apart, check_type
 from ffebm.energy import Certificate, Energy
-from ffebm.errors import UnsettledError, UnsettledWarning, naming
+from ffebm.errors import DivergenceError, UnsettledError, UnsettledWarning, naming
 from ffebm.gradient import EquilibriumPropagation, GradientEstimator
 from ffebm.gradient.bridge import full_precision
 from ffebm.limit import EdgeGains, Limit
@@ -258,12 +258,17 @@ class EnergyBlock(AnalogBlock):
             return None
 
     @torch.no_grad()
+    def settle(self, x: Tensor, relax: Relaxation | None = None) -> Relaxed:
+        self._limited(x)
+        return super().settle(x, relax)
+
     def unsettled_part(self, x: Tensor) -> tuple[float, ...] | None:
         """How far from rest the free phase leaves each layer at most, in parts of its size; None where nothing is known.
 
         One more sweep tells, and the certificate. A nudge's response is contrasted with these states, so it is wrong by as
-        large a part, but for units that are still on the wrong side of a kink.
+        large a part, but for units that are still on the wrong side of a kink. Max-pooling must keep its positions.
         """
+        self._limited(x)
         certificate = self.certify(x.shape[1:])
         if certificate is None:
             return None
@@ -277,9 +282,13 @@ class EnergyBlock(AnalogBlock):
 
     def _enter(self, x: Tensor) -> Tensor:
         x = super()._enter(x)
-        if self.limit is not None:
-            self.limit.keep(self.energy, x.shape[1:])
+        self._limited(x)
         return x
+
+    def _limited(self, x: Tensor) -> None:
+        if self.limit is not None:
+            with naming(self.label):
+                self.limit.keep(self.energy, x.shape[1:])
 
     @property
     def output_layer(self) -> int:
@@ -311,14 +320,17 @@ class EnergyBlock(AnalogBlock):
     def ambiguous(self, x: Tensor) -> tuple[int, int]:
         """How many of these samples end elsewhere when relaxation starts from the top of every layer, and how many were seen.
 
-        Samples that have not settled from both starts in a hundred sweeps do not count.
+        Samples that have not settled from both starts in a hundred sweeps do not count, and none where those run away.
         """
         relax = replace(self.relax.tuned(100, 1.0), tolerance=1e-4)
-        with naming(self.label), full_precision(x):
-            free = relax(self.energy, x)
-            tops = [a.high if math.isfinite(a.high) else 1.0 for a in self.energy.activations]
-            top = tuple(torch.full_like(s, high) for s, high in zip(free.state, tops, strict=True))
-            other = relax(self.energy, x, start=top)
+        try:
+            with naming(self.label), full_precision(x):
+                free = relax(self.energy, x)
+                tops = [a.high if math.isfinite(a.high) else 1.0 for a in self.energy.activations]
+                top = tuple(torch.full_like(s, high) for s, high in zip(free.state, tops, strict=True))
+                other = relax(self.energy, x, start=top)
+        except DivergenceError:  # by more sweeps than the block itself makes
+            return 0, 0
         settled = (free.residual <= 1e-4) & (other.residual <= 1e-4)
         apart = change(other.state, free.state) > APART
         return int((settled & apart).sum()), int(settled.sum())

@@ -95,7 +95,7 @@ def build(
         chain, skips, shape = _edges(own, shape, before + 1)
         name = f"block {number} of {count}"
         last = _output_activation(chain, activation, name) if output is None else output
-        back = feedback_within(max_contraction, size) if feedback is None else feedback
+        back = feedback_within(max_contraction, size, faintest=gradient.faintest) if feedback is None else feedback
         energy = Hopfield([*chain, *skips], [*[activation] * (size - 1), last], feedback=back)
         block = EnergyBlock(energy, relax, gradient, name=name, unsettled=unsettled, max_contraction=max_contraction)
         blocks.append(block)

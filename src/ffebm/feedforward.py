@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import torch
 from torch import Tensor, nn
 
@@ -29,14 +31,18 @@ class Feedforward(nn.Module):
 
     @torch.no_grad()
     def scale_to(self, s: Tensor, size: float) -> None:
-        """Scale weights so that what comes out for these samples has this root mean square about 0; biases become 0."""
+        """Scale weights so that what comes out for these samples has this root mean square about 0; biases become 0.
+
+        Nothing happens to a connection of somebody's own that does not say how it is scaled.
+        """
         bias = getattr(self.connection, "bias", None)
         if bias is not None:
             bias.zero_()
         weight = getattr(self.norm, "weight", None)
         out = self.connection.up(s)
         found = out.square().mean().sqrt().item() if weight is None else out.std().item()
-        self.connection.scale_((size if weight is None else 1.0) / max(found, torch.finfo(s.dtype).tiny))
+        with suppress(NotImplementedError):
+            self.connection.scale_((size if weight is None else 1.0) / max(found, torch.finfo(s.dtype).tiny))
         if weight is not None:
             weight.fill_(size)
 

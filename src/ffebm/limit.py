@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any, ClassVar
 
 import torch
@@ -14,12 +15,14 @@ from ffebm.energy import Certificate, Energy
 from ffebm.errors import block_name
 from ffebm.interaction import Interaction, Shape
 
-FIRST = 100  # iterations that find a gain from nothing; two a step keep it, and more where weights have changed much
-STEADY = 1.001  # a gain whose square grows by less from one iteration to the next is found
+FIRST = 100  # iterations at most that find a gain from nothing; one a step keeps it
+STEADY = 1.0001  # a gain whose square grows by less from one iteration to the next is found
+LANCZOS = 8  # steps of an iteration
+SHORT = 0.96  # iterations come from below: in fast training, what they find is up to 3 % short
 # The gain of an edge with which blocks of three, four and six layers hand on as much at the start as blocks of two:
 # tests/test_start.py and results/gain_limit.md.
 ENOUGH = 2.25
-MIXED = 0.1  # how much of a random vector goes into the one that is kept
+MIXED = 0.03  # how much of a random vector goes into the one that is kept
 
 
 class _Remembering(nn.Module):
@@ -37,7 +40,7 @@ class _Remembering(nn.Module):
 
 
 class EdgeGains(_Remembering):
-    """The gains of an energy's edges, by a power iteration that is kept: one vector for every edge.
+    """The gains of an energy's edges, by Lanczos iterations that are kept: one vector for every edge.
 
     Its vectors are part of a state dict. They begin as the same random numbers everywhere, so all processes have the same.
     """
@@ -55,33 +58,47 @@ class EdgeGains(_Remembering):
             if not ties:
                 return []
             vectors = [self._vector(number, edge, below) for number, ((_, _, edge), below) in enumerate(ties)]
-            least = max(iterations, FIRST if any(fresh for _, fresh in vectors) else 2)
+            known = not any(fresh for _, fresh in vectors)
             before: list[float] = []
             squares: list[float] = []
-            for done in range(1, max(least, FIRST) + 1):
+            for done in range(1, FIRST + iterations):
                 norms = [self._turn(edge, vector) for ((_, _, edge), _), (vector, _) in zip(ties, vectors, strict=True)]
-                if done < least - 1:
-                    continue
                 if any(norm.is_meta for norm in norms):
                     return [0.0] * len(norms)  # weights without numbers have none
                 squares = torch.stack(norms).tolist()  # the only wait for the device
-                if before and all(now <= STEADY * then for now, then in zip(squares, before, strict=True)):
+                steady = bool(before) and all(now <= STEADY * then for now, then in zip(squares, before, strict=True))
+                if done >= iterations and (known or steady):
                     break
                 before = squares
             return [math.sqrt(square) for square in squares]
 
     def _turn(self, edge: Interaction, vector: Tensor) -> Tensor:
-        """One more iteration; what it multiplies the vector by."""
-        turned = edge.there_and_back(vector)
-        if turned is None:
-            raise TypeError(
-                f"The gain of {edge} in {block_name()} is not known, so nothing can be promised of it: use `Dense` or "
-                "`Convolution`, without soft pooling, or give the edge `there_and_back`."
-            )
-        square = turned.norm()
+        """A few more Lanczos steps from the vector, which becomes the best of what they see; its square gain."""
+        basis = [vector.flatten()]
+        images: list[Tensor] = []
+        for _ in range(LANCZOS):
+            turned = edge.there_and_back(basis[-1].view_as(vector))
+            if turned is None:
+                raise TypeError(
+                    f"The gain of {edge} in {block_name()} is not known, so nothing can be promised of it: use `Dense` or "
+                    "`Convolution`, without soft pooling, or give the edge `there_and_back`."
+                )
+            images.append(turned.reshape(-1))
+            rest, known = images[-1], torch.stack(basis)
+            for _ in range(2):  # once leaves rounding
+                rest = rest - (known @ rest) @ known
+            # Where nothing new is left, what rounding leaves is not orthogonal.
+            new = rest.norm() > torch.finfo(rest.dtype).eps ** 0.5 * images[-1].norm()
+            basis.append(torch.where(new, rest / rest.norm(), 0.0))
+        if vector.is_meta:
+            return vector.sum()
+        known, products = torch.stack(basis[:-1]), torch.stack(basis[:-1]) @ torch.stack(images).T
+        sound = products.isfinite().all()
+        squares, directions = torch.linalg.eigh(torch.where(sound, (products + products.T) / 2, 0.0))
+        best = directions[:, -1] @ known
         # Weights of zero, or infinite ones, must not take the direction away that later ones are measured by.
-        vector.copy_(torch.where((square > 0) & square.isfinite(), turned / square, vector))
-        return square
+        vector.copy_(torch.where((squares[-1] > 0) & sound, (best / best.norm()).view_as(vector), vector))
+        return torch.where(sound, squares[-1], torch.inf)
 
     def _vector(self, number: int, edge: Interaction, below: Shape) -> tuple[Tensor, bool]:
         """The vector of an edge, and whether it is new."""
@@ -104,7 +121,8 @@ class Limit(_Remembering):
     r"""Keeps the contraction of sweeps at or below a bound: every edge's gain below its share of it.
 
     All edges get the same share in the norm of the certificate, $\sqrt\rho / (2 \cos(\pi / (L + 1)))$ in a chain of L layers.
-    An edge above it is scaled down, in place, before the first forward pass after its weights have changed.
+    An edge above it is scaled down, in place, before the first forward pass after its weights have changed, and a little below
+    its share, because gains are measured a little short.
 
     Args:
         max_contraction: ρ, the contraction of plain sweeps.
@@ -122,48 +140,69 @@ class Limit(_Remembering):
         self.max_contraction = float(max_contraction)
         self.gains = EdgeGains()
         self.certificate: Certificate | None = None  # of the weights as they were kept last
-        self._shares: list[float] = []
+        self._shares: tuple[float, list[float]] | None = None  # of every edge, with the limit that they are for
 
     @torch.no_grad()
     def keep(self, energy: Energy, shape: Sequence[int]) -> None:
         """Bring weights back that have grown too large since the last time; nothing where they have not changed."""
-        seen, marks = self._buffers.get("seen"), _fingerprint(energy)
-        if seen is not None and not marks.is_meta and seen.dtype == marks.dtype and torch.equal(seen.to(marks.device), marks):
+        seen, marks = self._buffers.get("seen"), _fingerprint(energy, shape)
+        same = (
+            seen is not None and not marks.is_meta and seen.dtype == marks.dtype and torch.equal(seen.to(marks.device), marks)
+        )
+        if same and self.certificate is not None:
             return
         ties = energy.ties(shape)
-        self._shares = self._shares or shares(energy, len(ties), self.max_contraction)
-        gains = self.gains.measure(energy, shape)
+        if self._shares is None or self._shares[0] != self.max_contraction:
+            self._shares = self.max_contraction, shares(energy, len(ties), self.max_contraction)
+        _, most = self._shares
+        # Those of a state dict were kept within the limit already: what is measured for a certificate alone leaves no trace.
+        gains = (deepcopy(self.gains) if same else self.gains).measure(energy, shape)
         scaled: dict[Interaction, float] = {}  # one may serve several edges
-        for (edge, _), gain, share in zip(ties, gains, self._shares, strict=True):
+        for (edge, _), gain, share in zip(ties, gains, most, strict=True):
             already = scaled.get(edge.interaction, 1.0)
-            if gain * already > share:
-                edge.interaction.scale_(share / (gain * already))
-                scaled[edge.interaction] = share / gain
-        self.certificate = energy.certificate([min(pair) for pair in zip(gains, self._shares, strict=True)])
+            if not same and gain * already > SHORT * share:
+                scaled[edge.interaction] = already * SHORT * share / (gain * already)
+                edge.interaction.scale_(SHORT * share / (gain * already))
+        self.certificate = energy.certificate([min(gain / SHORT, share) for gain, share in zip(gains, most, strict=True)])
         # Part of a state dict: a run that goes on must not measure again what the pass before its checkpoint did.
-        self.register_buffer("seen", _fingerprint(energy))
+        self.register_buffer("seen", _fingerprint(energy, shape))
+
+    def forget(self) -> None:
+        """Measure again at the next pass, as after a step."""
+        self._buffers.pop("seen", None)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self.certificate = None  # of other weights
 
     def extra_repr(self) -> str:
         return f"max_contraction={self.max_contraction:g}"
 
 
-def _fingerprint(energy: Energy) -> Tensor:
-    """What tells weights from those before: versions do not, of which fused optimisers and `.data` leave no trace."""
+def _fingerprint(energy: Energy, shape: Sequence[int]) -> Tensor:
+    """What tells weights from those before: versions do not, of which fused optimisers and `.data` leave no trace.
+
+    Gains depend on the size of images as well.
+    """
     with torch.inference_mode(False), torch.no_grad():
         marks = [mark for p in energy.parameters() for mark in (p.sum(), p.norm(), p.flatten()[:1].sum())]
-        return torch.stack(marks) if marks else torch.empty(0)
+        sizes = torch.tensor(shape, dtype=torch.float32)
+        return torch.cat([torch.stack(marks), sizes.to(marks[0])]) if marks else sizes
 
 
-def feedback_within(max_contraction: float | None, layers: int, enough: float = ENOUGH) -> float:
+def feedback_within(max_contraction: float | None, layers: int, enough: float = ENOUGH, faintest: float = 0.0) -> float:
     r"""The feedback ε that a block of so many layers needs for its edges to pass on enough within a limit.
 
     A limit of ρ leaves every edge of a chain of L layers a gain of $\sqrt{\rho / \varepsilon} / (2 \cos(\pi / (L + 1)))$ at
     most. So ε is what makes that `enough`, and 1 where it is more already.
+
+    Args:
+        faintest: how much less than the last layer the first one may move by a nudge, for rounding not to hide it.
     """
     if max_contraction is None or layers < 3:
         return 1.0
     gain = math.sqrt(max_contraction) / (2 * math.cos(math.pi / (layers + 1)))
-    return min(1.0, (gain / enough) ** 2)
+    return min(1.0, max((gain / enough) ** 2, faintest ** (1 / (layers - 1))))
 
 
 def shares(energy: Energy, edges: int, contraction: float) -> list[float]:

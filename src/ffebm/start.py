@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
 from ffebm.block import EnergyBlock
+from ffebm.interaction import Interaction
 from ffebm.limit import EdgeGains, shares
 from ffebm.model import FFEBM
 from ffebm.relaxation import Relaxed
@@ -23,7 +26,7 @@ def start_from_data(model: FFEBM, x: Tensor, size: float = 0.5, contraction: flo
     if that comes first. The readout ends up with logits of that size. Biases start at zero.
 
     So a block of many layers starts with as much signal as its limit lets through, whatever its weights were drawn from.
-    Stages of your own are left as they are.
+    Stages of your own are left as they are, and so are blocks of which nobody can tell what their edges amplify.
 
     Args:
         x: a few dozen samples, or more.
@@ -53,23 +56,29 @@ def start_from_data(model: FFEBM, x: Tensor, size: float = 0.5, contraction: flo
 def _start_block(block: EnergyBlock, x: Tensor, size: float, contraction: float) -> None:
     energy = block.energy
     limit = contraction if block.limit is None else block.limit.max_contraction
-    ties = energy.ties(x.shape[1:])
-    if not ties:  # a single layer, or an energy of another kind
+    try:
+        if not (ties := energy.ties(x.shape[1:])):  # a single layer, or an energy of another kind
+            return
+        gains = EdgeGains().measure(energy, x.shape[1:])
+        most = shares(energy, len(ties), limit)
+    except TypeError:  # parts of somebody's own do not tell what they amplify
         return
-    gains = EdgeGains().measure(energy, x.shape[1:])
-    most = shares(energy, len(ties), limit)
+    largest: dict[Interaction, float] = {}  # factor of each: one may serve several edges
     for (edge, _), gain, share in zip(ties, gains, most, strict=True):
-        bias = getattr(edge.interaction, "bias", None)
+        if gain > 0:
+            largest[edge.interaction] = min(largest.get(edge.interaction, math.inf), share / gain)
+    for interaction, factor in largest.items():
+        bias = getattr(interaction, "bias", None)
         if bias is not None:
             bias.zero_()
-        edge.interaction.scale_(share / gain)
+        interaction.scale_(factor)
     for layer in range(1, len(energy.activations)):
-        into = [edge.interaction for edge, _ in ties if edge.post == layer]
+        into = {edge.interaction for edge, _ in ties if edge.post == layer} & largest.keys()
         for _ in range(ROUNDS):
-            found = rms(_settled(block, x).state[layer])
-            if found > size:  # never up: at the limit they are already
-                for edge in into:
-                    edge.scale_(size / found)
+            if (found := rms(_settled(block, x).state[layer])) <= size:  # never up: at the limit they are already
+                break
+            for interaction in into:
+                interaction.scale_(size / found)
 
 
 def _settled(block: EnergyBlock, x: Tensor) -> Relaxed:

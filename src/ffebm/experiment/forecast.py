@@ -25,7 +25,7 @@ def survey(settings: Settings, shape: Sequence[int], classes: int, *, training: 
         for _, block in model.chain if training else []:
             precision = torch.float64 if settings.trainer.precision == "64-true" else torch.float32
             block.estimator.check_precision(precision, block.label)
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, TypeError) as error:
         raise SettingsError(f"No model can be built from these settings: {error}") from None
     _check_memory(settings, found.parameters, training)
     return found

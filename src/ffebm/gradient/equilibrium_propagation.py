@@ -127,6 +127,10 @@ class EquilibriumPropagation(ImplicitEstimator):
         return _STENCILS[self.variant] if self.stencil is None else self.stencil
 
     @property
+    def faintest(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return 0.0 if self.chosen.small else self.window(torch.float32)[0] / self.beta
+
+    @property
     def nudging(self) -> EquilibriumPropagation:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self
 

@@ -27,6 +27,7 @@ class GradientEstimator(ABC):
 
     assumes_equilibrium: ClassVar[bool] = True  # whether its derivative is one of an equilibrium, and wrong elsewhere
     nudging: EquilibriumPropagation | None = None  # the nudges that it computes a derivative by, if any
+    faintest: float = 0.0  # the least part of an output's move, by a nudge, that rounding does not hide in single precision
     relax: Any = None  # the relaxation that carries the error through a block, where a dataclass has one of its own
 
     @abstractmethod

@@ -90,16 +90,19 @@ class Interaction(nn.Module, ABC):
         raise TypeError(f"{type(self).__name__} cannot be taken without its bias, which the response to a small signal needs.")
 
     def scale_(self, factor: float) -> None:
-        """Multiply the current up, but for the bias, in place; asked only where `there_and_back` is known."""
-        raise NotImplementedError(f"{type(self).__name__} has `there_and_back`, and needs `scale_`, too.")
+        """Multiply the current up, but for the bias, in place."""
+        raise NotImplementedError(
+            f"{type(self).__name__} does not say how its weights are scaled, which a limit on gain and a start from data need: "
+            "give it `scale_`."
+        )
 
     def _scale_weight_(self, factor: float) -> None:
         weight = self.weight
         assert isinstance(weight, Tensor)
         if not isinstance(weight, nn.Parameter):
             raise TypeError(
-                f"The weight of {self} is computed from other parameters, and cannot be scaled in place: take the "
-                "parametrisation away, or one that limits the gain itself."
+                f"The weight of {self} is no parameter of its own, but computed from others or handed over for one call, and "
+                "cannot be scaled in place: take the parametrisation away, or hand weights over that are within the limit."
             )
         weight.mul_(factor)
 

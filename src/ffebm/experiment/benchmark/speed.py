@@ -109,7 +109,7 @@ def measure(
 
 def _compared(model: FFEBM, x: Tensor, y: Tensor, *, quality: bool) -> dict[str, tuple[Method, float | None, str]]:
     """What is to be timed, by keys: each method, its smallest cosine to the converged gradient, and whose that is."""
-    methods = fixed()
+    methods = [method for method in fixed() if method.is_read(model)]
     try:
         truth = converged_gradients(model, x, y, tolerance=1e-10) if quality else None
     except UnsettledError:
@@ -164,6 +164,10 @@ def images(data: Dataset, which: slice | Tensor) -> tuple[Tensor, Tensor]:
 
 
 def step(model: FFEBM, x: Tensor, y: Tensor) -> None:
+    """A training gradient, with what a limit does after each step of an optimiser."""
+    for _, block in model.chain:
+        if block.limit is not None:
+            block.limit.forget()
     losses = model(x, y).losses
     assert losses is not None
     model.zero_grad()

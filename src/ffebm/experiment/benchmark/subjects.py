@@ -75,6 +75,8 @@ def feedforward(model: FFEBM) -> nn.Sequential:
     for stage, block in model.chain:
         assert isinstance(stage, Feedforward)
         assert isinstance(block.energy, Hopfield)
+        if any(post != pre + 1 for pre, post, _ in block.energy.graph):
+            raise TypeError("Plain backprop has no net like one with skip connections: measure nets without.")
         for connection in (stage.connection, *block.energy.edges):
             layers += _plain_layer(connection)
     linear = model.readout[-1]  # pyright: ignore[reportIndexIssue]
@@ -98,7 +100,9 @@ def _(connection: Dense) -> list[nn.Module]:
 def _(connection: Convolution) -> list[nn.Module]:
     outputs, inputs, kernel, _ = connection.weight.shape
     convolution = nn.Conv2d(inputs, outputs, kernel, connection.stride, connection.padding, bias=False)
-    pools = [] if connection.pool is None else [nn.MaxPool2d(connection.pool.window, connection.pool.stride)]
+    pool = connection.pool
+    kind = nn.MaxPool2d if pool is not None and pool.chooses else nn.AvgPool2d  # for soft pooling, too
+    pools = [] if pool is None else [kind(pool.window, pool.stride)]
     return [convolution, *pools, nn.BatchNorm2d(outputs), nn.ReLU()]
 
 
@@ -114,6 +118,10 @@ class Method:
     def apply(self, model: FFEBM) -> FFEBM:
         model.use(self.estimator, self.free)
         return model if self.tunings is None else tune(model, self.tunings)
+
+    def is_read(self, model: FFEBM) -> bool:
+        """Whether its nudge moves the first layer of every block by more than rounding hides: feedback may leave too little."""
+        return all(block.system.faintest >= self.estimator.faintest for _, block in model.chain)
 
     def sweeps(self, model: FFEBM) -> str:
         """Free ones, as the last forward pass made them, and those behind, the mean over blocks, once for every nudge."""
@@ -169,7 +177,7 @@ def fixed() -> list[Method]:
     ]
 
 
-CURVES = ("small-signal ep", "ep", "id", "recurrent-backprop")
+CURVES = ("small-signal ep", "ep", "id", "recurrent-backprop", "bptt")
 
 
 def proposed(model: FFEBM, x: Tensor, y: Tensor, truth: Gradient) -> list[Method]:
@@ -179,7 +187,7 @@ def proposed(model: FFEBM, x: Tensor, y: Tensor, truth: Gradient) -> list[Method
         x: the samples of the true gradient; the contraction of blocks without a limit is watched on them, too.
     """
     found: list[Method] = []
-    for method in MOST.methods("", CURVES):
+    for method in (method for method in MOST.methods("", CURVES) if method.is_read(model)):
         asked = quiet_copy(method.apply(model))
         for tunings in islice(proposals(asked, watched_contractions(asked, x), LEAST), POINTS):
             found.append(replace(method, tunings=tunings))
