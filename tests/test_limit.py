@@ -8,6 +8,7 @@ import math
 import pickle
 from collections.abc import Callable
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from ffebm import (
     FFEBM,
     Activation,
     AveragePool,
+    ConvLayer,
     Convolution,
     Dense,
     Edge,
@@ -32,12 +34,14 @@ from ffebm import (
     MaxPool,
     SoftPool,
     State,
+    build,
     clamp,
     identity,
     sigmoid,
     tanh,
 )
 from ffebm.experiment.training.health import several
+from ffebm.experiment.training.progress import _promised
 from ffebm.limit import SHORT, EdgeGains, Limit, shares
 
 LIMIT = 0.3
@@ -456,7 +460,7 @@ def test_a_parametrised_weight_that_would_have_to_be_scaled_is_refused() -> None
     edge = parametrizations.weight_norm(Dense(8, 7)).double()
     edge.parametrizations.weight.original0.data.mul_(10)
     block = EnergyBlock(Hopfield([edge]), max_contraction=LIMIT)
-    with pytest.raises(TypeError, match="is no parameter of its own, .* and cannot be scaled in place"):
+    with pytest.raises(TypeError, match=r"is no parameter of its own, .* and cannot be scaled in place"):
         block(data_of()[0])
 
 
@@ -498,7 +502,12 @@ class Bowl(Energy):
             TypeError,
             r"gain of Wire\(\) in block 2 is not known.*give the edge `there_and_back`",
         ),
-        (lambda: Hopfield([Grown()]), (3,), NotImplementedError, "Grown does not say how its weights are scaled, which a limit on gain"),
+        (
+            lambda: Hopfield([Grown()]),
+            (3,),
+            NotImplementedError,
+            "Grown does not say how its weights are scaled",
+        ),
         (Bowl, (3,), TypeError, "Nothing can be promised of Bowl in block 2: `max_contraction` needs a `Hopfield`"),
         (
             lambda: Hopfield([Dense(3, 3)], Activation("mine", torch.sigmoid, torch.square)),
@@ -544,6 +553,25 @@ def test_edges_at_their_shares_contract_just_by_the_limit(rho: float, skips: lis
     certificate = energy.certificate(shares(energy, len(parts), rho))
     assert certificate.contraction <= rho
     assert certificate.contraction == pytest.approx(rho, rel=1e-6)
+
+
+def test_the_summary_and_the_line_of_an_epoch_say_how_fast_blocks_settle() -> None:
+    model = build((2, 8, 8), [ConvLayer(4)] * 4, 2, 3, max_contraction=0.25)
+    assert str(model.summary()).count("by 0.2") == 2
+    assert str(model.summary()).count("a sweep, to one equilibrium") == 2
+    learner = SimpleNamespace(model=model)
+    assert _promised(learner).startswith("contraction 0.2")
+    assert _promised(SimpleNamespace(model=build((2, 8, 8), [ConvLayer(4)] * 4, 2, 3))) == ""
+    free = build((2, 8, 8), [ConvLayer(40)] * 4, 2, 3, weights=lambda w: nn.init.constant_(w, 1.0))
+    assert str(free.summary()).count("not certain") == 2
+
+
+def test_what_a_limit_remembers_has_the_precision_and_the_place_of_its_weights() -> None:
+    block = block_of()
+    block(data_of()[0])
+    for module in (block, copy.deepcopy(block).float()):
+        module(data_of()[0].to(next(module.parameters()).dtype))
+        assert {buffer.dtype for buffer in module.limit.buffers()} == {next(module.parameters()).dtype}
 
 
 def test_a_block_shows_its_limit() -> None:

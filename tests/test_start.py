@@ -96,6 +96,21 @@ def test_the_formula_holds_on_fresh_samples(split: int, limit: float, quality: f
     assert smallest_cosine(gradients(model, x, y), converged_gradients(model, x, y))[0] >= quality
 
 
+@pytest.mark.parametrize("quality", [0.99, 0.999])
+@pytest.mark.parametrize("limit", [0.5, None])
+@pytest.mark.parametrize("split", [2, 3])
+def test_a_calibrated_gradient_is_as_good_as_asked_for_on_samples_that_calibration_did_not_see(
+    split: int, limit: float | None, quality: float
+) -> None:
+    nudges = FixedPoint(30, order="output-first")
+    estimator = EquilibriumPropagation(nudges, variant="small-signal" if limit else "centered", beta=1e-4)
+    model = made(split, limit, AveragePool, estimator=estimator).double()
+    found = calibrate(model, images().double(), torch.arange(32) % 4, quality)
+    x, y = images(24, seed=5).double(), torch.arange(24) % 4
+    settled = gradients(model.use(estimator.swept(100), FixedPoint(300)), x, y)
+    assert smallest_cosine(gradients(found.apply(model), x, y), settled)[0] >= quality
+
+
 def test_a_limit_spares_the_search_for_sweeps() -> None:
     estimator = EquilibriumPropagation(FixedPoint(30, order="output-first"), variant="small-signal")
     model = made(2, 0.35, estimator=estimator)

@@ -20,7 +20,8 @@ class Stencil:
 
     $$\frac{ds}{d\beta} \approx \frac1\beta \sum_k c_k\, (s_k - s_\star), \qquad \sum_k c_k\, p_k = 1$$
 
-    Make one by its name: `Stencil.centered()`, `one_sided()`, `random_sign()`, `roots(n)`.
+    Make one by its name: `Stencil.centered()`, `one_sided()`, `random_sign()`, `small_signal()`,
+    `roots(n)`.
 
     Args:
         name: how it is shown.
