@@ -78,6 +78,13 @@ def test_presets_build_the_net_they_name(name: str) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
+def test_files_of_earlier_versions_are_read_where_the_settings_that_have_gone_did_nothing() -> None:
+    old = {"model": {"norm_gain": 1.0, "norm_eps": 1e-05, "bias_gain": 1.0, "readout_gain": 1, "slope": 0.5}}
+    assert settings_from(old).model.slope == 0.5
+    with pytest.raises(SettingsError, match=r"`readout_gain` .* earlier versions had it"):
+        settings_from({"model": {"readout_gain": 4.0}})
+
+
 def test_the_small_preset_has_the_settings_of_the_cifar10_benchmark() -> None:
     """Blocks of other sizes are trained by the paper's presets with overrides, which must come to this preset for two."""
     script = runpy.run_path(str(Path(__file__).parent.parent / "benchmarks" / "cifar10_small.py"))

@@ -53,7 +53,8 @@ class EquilibriumPropagation(ImplicitEstimator):
         beta: the strength of the nudge. Small is accurate until rounding drowns the contrast; in float32 that leaves a wide
             window, roughly 0.001 to 0.2. Far beyond it nudges are refused: see `window`.
         stencil: at which multiples of β to nudge, and what to contrast: `Stencil.centered()`, `one_sided()`, `random_sign()`,
-            `small_signal()` or `roots(n)`. A linearised one nudges the last block, too, by the gradient of the loss at the free equilibrium.
+            `small_signal()` or `roots(n)`. A linearised one nudges the last block, too, by the gradient of the loss at the free
+            equilibrium.
         variant: a short name for a stencil. `"centered"` has an error of order β²; `"positive"` and `"negative"` contrast one
             nudged state with the free one, at half the cost of the nudged phase, with an error of order β, and only where the
             free phase settles: what it still moves by enters the contrast, which cancels in the centered variant. `"one-sided"`

@@ -22,7 +22,8 @@ from ffebm.experiment.settings.sections import Settings
 COMMAND_LINE = "the command line"
 KEYS = {key: info for key, info in fields() if not key.startswith("paper.")}
 ALIASES = {"lr": "learning_rate", "batch_size": "batch", "max_epochs": "epochs", "gpus": "devices"}
-GONE = ("norm_gain", "norm_eps", "bias_gain", "readout_gain")  # of earlier versions
+# Settings of earlier versions, with values that did nothing: files that were saved with these are still read.
+GONE = {"norm_gain": 1.0, "norm_eps": 1e-5, "bias_gain": 1.0, "readout_gain": 1.0}
 LARGEST = 1_000_000  # bytes of a settings file
 DOTS, ALL_DOTS = 50, 10_000  # outside of quotes in a line, and in all: keys of many parts take tomllib much time and memory
 EXPLAINED = 10  # mistakes; a file of another kind has thousands
@@ -78,6 +79,8 @@ def _toml(text: str) -> dict[str, Any]:
 def settings_from(content: Mapping[str, Any], overrides: Iterable[str] = (), source: str = "the settings") -> Settings:
     """Check what a TOML file held. Overrides are `section.key=value`, with the value as in TOML, or bare text."""
     merged = {key: dict(value) if isinstance(value, Mapping) else value for key, value in content.items()}
+    if isinstance(model := merged.get("model"), dict):
+        merged["model"] = {key: value for key, value in model.items() if not (key in GONE and value == GONE[key])}
     overridden: set[str] = set()
     for override in overrides:
         key, value = _split(override)
