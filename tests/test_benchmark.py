@@ -85,7 +85,7 @@ def test_everything_is_measured(settings: tuple[str, ...]) -> None:
     assert found["bptt, paper"].memory > found["ep, paper"].memory
     for kind in CURVES:
         curve = [row for row in rows if row.method == kind]
-        assert 1 < len(curve) <= 10
+        assert 1 < len(curve) <= 7
         assert curve[-1].gflop > curve[0].gflop
         assert max(row.cosine for row in curve) > (0.95 if kind == "ep" else 0.999)  # which has an error of β
 

@@ -20,7 +20,7 @@ STEADY = 1.0001  # a gain whose square grows by less from one iteration to the n
 LANCZOS = 8  # steps of an iteration
 SHORT = 0.96  # iterations come from below: in fast training, what they find is up to 3 % short
 # The gain of an edge with which blocks of three, four and six layers hand on as much at the start as blocks of two:
-# tests/test_start.py and results/gain_limit.md.
+# tests/test_start.py.
 ENOUGH = 2.25
 MIXED = 0.03  # how much of a random vector goes into the one that is kept
 

@@ -34,7 +34,7 @@ NETS = ("dense", *PRESETS)
 CLASSES = 10
 STARTING = 64  # samples of noise that a start from data looks at
 LEAST, ENOUGH = 0.9, 0.9999  # cosines between which gradients are compared
-POINTS = 10  # of a curve at most: the nudge may keep it from ever being good enough
+POINTS = 7  # of a curve at most: the nudge may keep it from ever being good enough
 
 Gradient = dict[str, Tensor]  # by the names of parameters
 
