@@ -87,7 +87,7 @@ def test_everything_is_measured(settings: tuple[str, ...]) -> None:
         curve = [row for row in rows if row.method == kind]
         assert 1 < len(curve) <= 7
         assert curve[-1].gflop > curve[0].gflop
-        assert max(row.cosine for row in curve) > (0.95 if kind == "ep" else 0.999)  # which has an error of β
+        assert max(row.cosine for row in curve) > (0.9 if kind == "ep" else 0.99)  # which has an error of β
 
 
 def test_a_table_compares_at_equal_cosines() -> None:

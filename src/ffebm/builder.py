@@ -86,6 +86,8 @@ def build(
     outputs = _per_block("output_activation", output_activation, count)
     norms = _per_block("batch_norm", batch_norm, count)
     estimators = _per_block("estimator", _by_nudges(max_contraction) if estimator is None else estimator, count)
+    for gradient in estimators:
+        check_type("estimator", gradient, GradientEstimator, "EquilibriumPropagation()")
     for number, (size, output, norm, gradient) in enumerate(zip(sizes, outputs, norms, estimators, strict=True), 1):
         own = layers[(before := sum(sizes[: number - 1])) : before + size]
         connection = own[0].connection(shape, bias=not norm)
