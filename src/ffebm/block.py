@@ -248,7 +248,7 @@ class EnergyBlock(AnalogBlock):
     def certify(self, shape: Sequence[int]) -> Certificate | None:
         """What the weights promise about how the block settles, for inputs of this shape; None where nothing is known.
 
-        This takes a hundred power iterations. A block with a limit keeps a certificate while it trains: `block.limit`.
+        This takes some dozens of Lanczos iterations. A block with a limit keeps a certificate while it trains: `block.limit`.
         """
         if any(p.is_meta for p in self.parameters()):
             return None
