@@ -74,30 +74,33 @@ class EdgeGains(_Remembering):
 
     def _turn(self, edge: Interaction, vector: Tensor) -> Tensor:
         """A few more Lanczos steps from the vector, which becomes the best of what they see; its square gain."""
-        basis = [vector.flatten()]
-        images: list[Tensor] = []
-        for _ in range(LANCZOS):
-            turned = edge.there_and_back(basis[-1].view_as(vector))
+        basis = vector.new_zeros(LANCZOS, vector.numel())
+        images = torch.empty_like(basis)
+        basis[0] = _rows(vector)[0]
+        smallest, negligible = torch.finfo(vector.dtype).tiny, torch.finfo(vector.dtype).eps ** 0.5
+        for number in range(LANCZOS):
+            turned = edge.there_and_back(_tensor(basis[number : number + 1], vector))
             if turned is None:
                 raise TypeError(
                     f"The gain of {edge} in {block_name()} is not known, so nothing can be promised of it: use `Dense` or "
                     "`Convolution`, without soft pooling, or give the edge `there_and_back`."
                 )
-            images.append(turned.reshape(-1))
-            rest, known = images[-1], torch.stack(basis)
-            for _ in range(2):  # once leaves rounding
-                rest = rest - (known @ rest) @ known
-            # Where nothing new is left, what rounding leaves is not orthogonal.
-            new = rest.norm() > torch.finfo(rest.dtype).eps ** 0.5 * images[-1].norm()
-            basis.append(torch.where(new, rest / rest.norm(), 0.0))
+            images[number] = image = _rows(turned)[0]
+            if number + 1 < LANCZOS:
+                known = basis[: number + 1]
+                rest = torch.addmv(image, known.T, known @ image, alpha=-1)
+                length = torch.linalg.vector_norm(rest)
+                # Where nothing new is left, what rounding leaves is not orthogonal.
+                new = length > negligible * torch.linalg.vector_norm(image)
+                torch.mul(rest, new / length.clamp(min=smallest), out=basis[number + 1])
         if vector.is_meta:
             return vector.sum()
-        known, products = torch.stack(basis[:-1]), torch.stack(basis[:-1]) @ torch.stack(images).T
+        products = basis @ images.T
         sound = products.isfinite().all()
         squares, directions = torch.linalg.eigh(torch.where(sound, (products + products.T) / 2, 0.0))
-        best = directions[:, -1] @ known
+        best = directions[:, -1:].T @ basis
         # Weights of zero, or infinite ones, must not take the direction away that later ones are measured by.
-        vector.copy_(torch.where((squares[-1] > 0) & sound, (best / best.norm()).view_as(vector), vector))
+        vector.copy_(torch.where((squares[-1] > 0) & sound, _tensor(best / best.norm(), vector), vector))
         return torch.where(sound, squares[-1], torch.inf)
 
     def _vector(self, number: int, edge: Interaction, below: Shape) -> tuple[Tensor, bool]:
@@ -115,6 +118,19 @@ class EdgeGains(_Remembering):
         vector = drawn.contiguous(memory_format=torch.channels_last if drawn.dim() == 4 else torch.contiguous_format)
         self.register_buffer(name, vector)
         return vector, fresh
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    """A sample a row, its numbers as they lie in memory: other orders would be copies."""
+    return (tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor).flatten(1)
+
+
+def _tensor(rows: Tensor, like: Tensor) -> Tensor:
+    """What `_rows` made rows of."""
+    if like.dim() != 4:
+        return rows.view(len(rows), *like.shape[1:])
+    _, channels, height, width = like.shape
+    return rows.view(len(rows), height, width, channels).permute(0, 3, 1, 2)
 
 
 class Limit(_Remembering):

@@ -40,7 +40,13 @@ class _Scaled(Nudge):
         force = self.nudge.force(state, layer)
         if force is None:
             return None
-        return (per_sample(self.strength, force) if isinstance(self.strength, Tensor) else self.strength) * force
+        return _times(self.strength, force)
+
+
+def _times(strength: Strength, force: Tensor) -> Tensor:
+    if isinstance(strength, Tensor):
+        return per_sample(strength, force) * force
+    return force if strength == 1 else strength * force
 
 
 @final
@@ -49,13 +55,13 @@ class Stationary(Nudge):
     r"""A constant force: the energy gains $\beta\, s \cdot \delta$.
 
     Args:
-        beta: the strength for every sample, shape (B,).
+        beta: the strength, or one for every sample, shape (B,).
         deltas: the error signal at every layer, or None where there is none.
 
     Paper: Theorem [theorem:main-result], Alg. [alg:asynchronous]
     """
 
-    beta: Tensor
+    beta: Strength
     deltas: Deltas
 
     def force(self, state: State, layer: int) -> Tensor | None:
@@ -66,7 +72,7 @@ class Stationary(Nudge):
 
     @cached_property
     def _forces(self) -> Deltas:
-        return tuple(d if d is None else per_sample(self.beta, d) * d for d in self.deltas)
+        return tuple(d if d is None else _times(self.beta, d) for d in self.deltas)
 
 
 @final

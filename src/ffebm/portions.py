@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from torch import Tensor
 
-CACHE = 8 * 2**20  # bytes of input and state that relax together on a CPU; sweeps touch two to three times as much
+CACHE = 32 * 2**20  # bytes of input and state that relax together on a CPU; sweeps touch two to three times as much
 
 
 def portions(batch: int, sample: Sequence[Tensor]) -> list[slice]:

@@ -88,10 +88,10 @@ class System(nn.Module, ABC):
             "`Stencil.centered()`."
         )
 
-    def response(self, state: State, moved: State, x: Tensor, weights: Tensor) -> Gradients:
-        """`contrast` of two states on both sides of `state`, as far apart as `moved`."""
+    def response(self, state: State, moved: State, x: Tensor) -> Gradients:
+        """`contrast` of two states on both sides of `state`, as far apart as `moved`, summed over the samples."""
         pairs = [(s + step / 2, s - step / 2) for s, step in zip(state, moved, strict=True)]
-        return self.contrast(tuple(high for high, _ in pairs), tuple(low for _, low in pairs), x, weights)
+        return self.contrast(tuple(high for high, _ in pairs), tuple(low for _, low in pairs), x, x.new_ones(len(x)))
 
     def portions(self, x: Tensor, state: State, phases: int) -> list[slice]:
         """How a batch is best cut before it goes through so many nudged phases; by default not at all."""
@@ -179,8 +179,8 @@ class Simulated(System):
     def contrast(self, high: State, low: State, x: Tensor, weights: Tensor) -> Gradients:
         return Gradients(*self.energy.contrast_gradient(high, low, x, weights)).renamed("", "energy.")
 
-    def response(self, state: State, moved: State, x: Tensor, weights: Tensor) -> Gradients:
-        return Gradients(*self.energy.response_gradient(state, moved, x, weights)).renamed("", "energy.")
+    def response(self, state: State, moved: State, x: Tensor) -> Gradients:
+        return Gradients(*self.energy.response_gradient(state, moved, x)).renamed("", "energy.")
 
     def tangent(self, state: State) -> Simulated:
         return _Tangent(self.energy.tangent(state), self.relax)
@@ -221,7 +221,11 @@ class _Tangent(Simulated):
         relax: Relaxation | None = None,
         observer: PhasesObserver | None = None,
     ) -> list[Relaxed]:
-        problem = Problem(self.energy, x, [phase.tilt for phase in phases], start, size=x.new_ones(()))
+        nudges = [phase.tilt for phase in phases]
+        begin = self.energy.init_state(x) if start is None else start
+        forces = [None if nudge is None else nudge.force(begin, self.output_layer) for nudge in nudges]
+        entering = [largest(force) for force in forces if force is not None]
+        problem = Problem(self.energy, x, nudges, start, size=torch.stack(entering).amax() if entering else x.new_ones(()))
         return (self.relax if relax is None else relax).settle(problem, observer)
 
 

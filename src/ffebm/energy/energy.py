@@ -154,8 +154,11 @@ class Energy(nn.Module, ABC):
             "example `Stencil.centered()`, or override `tangent`."
         )
 
-    def response_gradient(self, state: State, moved: State, x: Tensor, weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """`contrast_gradient` of two states on both sides of `state`, as far apart as `moved`."""
+    def response_gradient(
+        self, state: State, moved: State, x: Tensor, weights: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """`contrast_gradient` of two states on both sides of `state`, as far apart as `moved`; by default all weigh 1."""
+        weights = x.new_ones(len(x)) if weights is None else weights
         pairs = [(s + step / 2, s - step / 2) for s, step in zip(state, moved, strict=True)]
         return self.contrast_gradient(tuple(high for high, _ in pairs), tuple(low for _, low in pairs), x, weights)
 

@@ -103,7 +103,7 @@ class Hopfield(Energy):
         except ValueError as error:
             raise ValueError(f"An input of shape {tuple(x.shape)} does not fit {block_name()}. {error}") from None
         return tuple(
-            activation.sigma(x.new_zeros(x.shape[0], *shape))
+            activation.sigma(x.new_zeros(())).expand(len(x), *shape)
             for activation, shape in zip(self.activations, shapes, strict=True)
         )
 
@@ -131,25 +131,29 @@ class Hopfield(Energy):
         return Currents(self, self.graph, start, blank=blank)
 
     def contrast_gradient(self, high: State, low: State, x: Tensor, weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        def of_edge(pre: int, post: int, edge: Interaction, weights: Tensor) -> dict[str, Tensor]:
+        def of_edge(pre: int, post: int, edge: Interaction) -> dict[str, Tensor]:
             return edge.contrast_gradient((high[pre], high[post]), (low[pre], low[post]), weights)
 
-        return (low[0] - high[0]) * per_sample(weights * self.layer_weight(0), x), self._over_edges(of_edge, weights)
+        return (low[0] - high[0]) * per_sample(weights * self.layer_weight(0), x), self._over_edges(of_edge)
 
-    def response_gradient(self, state: State, moved: State, x: Tensor, weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        def of_edge(pre: int, post: int, edge: Interaction, weights: Tensor) -> dict[str, Tensor]:
+    def response_gradient(
+        self, state: State, moved: State, x: Tensor, weights: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        def of_edge(pre: int, post: int, edge: Interaction) -> dict[str, Tensor]:
             return edge.response_gradient((state[pre], state[post]), (moved[pre], moved[post]), weights)
 
-        return -moved[0] * per_sample(weights * self.layer_weight(0), x), self._over_edges(of_edge, weights)
+        weight = self.layer_weight(0)
+        of_x = moved[0] * -(weight if weights is None else per_sample(weights * weight, x))
+        return of_x, self._over_edges(of_edge)
 
-    def _over_edges(
-        self, of_edge: Callable[[int, int, Interaction, Tensor], dict[str, Tensor]], weights: Tensor
-    ) -> dict[str, Tensor]:
+    def _over_edges(self, of_edge: Callable[[int, int, Interaction], dict[str, Tensor]]) -> dict[str, Tensor]:
         """The gradients of all edges, by the names of parameters in the network."""
         sums: dict[Tensor, Tensor] = {}  # by parameter: one may serve several edges
         for pre, post, edge in self.graph:
             own = dict(edge.named_parameters())
-            for name, gradient in of_edge(pre, post, edge, weights * self.layer_weight(post)).items():
+            weight = self.layer_weight(post)
+            for name, gradient in of_edge(pre, post, edge).items():
+                gradient = gradient if weight == 1 else weight * gradient
                 sums[own[name]] = sums[own[name]] + gradient if own[name] in sums else gradient
         return {name: sums[p] if p in sums else torch.zeros_like(p) for name, p in wanted(self).items()}
 

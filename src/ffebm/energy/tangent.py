@@ -47,7 +47,7 @@ class Tangent(Energy):
         return energy
 
     def init_state(self, x: Tensor) -> State:
-        return tuple(torch.zeros_like(s) for _, s in self._at)
+        return tuple(s.new_zeros(()).expand_as(s) for _, s in self._at)
 
     def layer_weight(self, layer: int) -> float:
         return self._weights[layer]
@@ -97,4 +97,8 @@ class Response(Currents):
                 return state[layer]
             current = torch.zeros_like(state[layer])
         current = self.energy.respond_(current, layer)
-        return current if omega == 1 else torch.lerp(state[layer], current, omega, out=current)
+        if omega == 1:
+            return current
+        if self._is_zero(state, layer):
+            return current.mul_(omega)
+        return torch.lerp(state[layer], current, omega, out=current)

@@ -19,7 +19,7 @@ from ffebm.gradient.estimator import ImplicitEstimator, divided, sample_norms
 from ffebm.gradient.stencil import Stencil
 from ffebm.nudge import Cost, Elastic, Nudge, Stationary
 from ffebm.relaxation import FixedPoint, PhasesObserver, Relaxation, Relaxed
-from ffebm.state import Deltas, State, error_at, in_complex_numbers, of_samples
+from ffebm.state import Deltas, State, error_at, in_complex_numbers, largest, of_samples, per_sample
 from ffebm.system import FREE, Phase, Simulated, System
 
 Variant = Literal["centered", "positive", "negative", "one-sided", "random-sign", "small-signal"]
@@ -164,7 +164,11 @@ class EquilibriumPropagation(ImplicitEstimator):
     def response(self, system: System, x: Tensor, state: State, deltas: Deltas) -> Gradients:
         """The derivative of a loss from how the system responds to its derivative `deltas` with respect to the state."""
         sizes = self.sizes(deltas)
-        return self._summed(system, x, state, sizes, lambda part: _stationary(of_samples(deltas, part), sizes[part]), None)
+
+        def nudge(part: slice) -> Nudge:
+            return _stationary(of_samples(deltas, part), None if sizes is None else sizes[part])
+
+        return self._summed(system, x, state, sizes, nudge, None)
 
     def elastic_response(self, last: LastBlock, x: Tensor, state: State, deltas: Deltas) -> Gradients:
         """The derivative of a loss from its derivative with respect to the samples' losses, which come last in the state."""
@@ -174,7 +178,13 @@ class EquilibriumPropagation(ImplicitEstimator):
         return self._summed(last.system, x, tuple(layers), weights, lambda part: last.nudge(x, part), last)
 
     def _summed(
-        self, system: System, x: Tensor, state: State, weights: Tensor, nudge: Callable[[slice], Nudge], last: LastBlock | None
+        self,
+        system: System,
+        x: Tensor,
+        state: State,
+        weights: Tensor | None,
+        nudge: Callable[[slice], Nudge],
+        last: LastBlock | None,
     ) -> Gradients:
         """Portion by portion: memory does not hold the nudged states of all samples at once."""
         strengths = self.chosen.strengths(self.beta, x)
@@ -182,12 +192,19 @@ class EquilibriumPropagation(ImplicitEstimator):
         for part in system.portions(x, state, len(strengths)):
             pull = nudge(part)
             phases = [Phase(pull, strength) for strength in of_samples(strengths, part)]
-            trial = self.trial(system, x[part], of_samples(state, part), phases, weights[part], last)
+            weighed = None if weights is None else weights[part]
+            trial = self.trial(system, x[part], of_samples(state, part), phases, weighed, last)
             pieces.append(trial.gradients(trial.read()))
         return Gradients.summed(pieces)
 
     def trial(
-        self, system: System, x: Tensor, free: State, phases: Sequence[Phase], weights: Tensor, last: LastBlock | None = None
+        self,
+        system: System,
+        x: Tensor,
+        free: State,
+        phases: Sequence[Phase],
+        weights: Tensor | None,
+        last: LastBlock | None = None,
     ) -> Trial:
         """Nudged phases around the free equilibrium."""
         latched = self.hold_pooling or self.chosen.small
@@ -203,8 +220,13 @@ class EquilibriumPropagation(ImplicitEstimator):
         """The nudge at every strength of the stencil."""
         return [Phase(nudge, strength) for strength in self.chosen.strengths(self.beta, x)]
 
-    def sizes(self, deltas: Deltas) -> Tensor:
-        """What each sample's error signal is divided by before the nudge and multiplied by after it, shape (B,)."""
+    def sizes(self, deltas: Deltas) -> Tensor | None:
+        """What each sample's error signal is divided by before the nudge and multiplied by after it, shape (B,).
+
+        None where nothing is: responses to small signals are in proportion, and only a tolerance asks how large they are.
+        """
+        if self.chosen.small and self.relax.tolerance is None and all(d is None or bool(largest(d).isfinite()) for d in deltas):
+            return None
         norms = sample_norms(deltas)
         if self.scale == "unit":
             return norms
@@ -218,8 +240,10 @@ class EquilibriumPropagation(ImplicitEstimator):
         return replace(self.relax, tolerance=max(strength * self.relax.tolerance, 16 * torch.finfo(x.dtype).eps))
 
 
-def _stationary(deltas: Deltas, sizes: Tensor) -> Nudge:
-    """The nudge by `deltas` brought to the set size."""
+def _stationary(deltas: Deltas, sizes: Tensor | None) -> Nudge:
+    """The nudge by `deltas`, brought to the set size if there is one."""
+    if sizes is None:
+        return Stationary(1.0, deltas)
     return Stationary(torch.ones_like(sizes), divided(deltas, sizes))
 
 
@@ -229,7 +253,7 @@ class Trial:
 
     Args:
         system: what is nudged, with the choices latched that are to be.
-        weights: of the samples, shape (B,).
+        weights: of the samples, shape (B,); None where each weighs 1.
         last: where nudges are elastic, the system with its cost: the parameters are then those of both.
     """
 
@@ -238,7 +262,7 @@ class Trial:
     x: Tensor
     free: State
     phases: Sequence[Phase]
-    weights: Tensor
+    weights: Tensor | None
     last: LastBlock | None = None
 
     @torch.no_grad()
@@ -266,13 +290,17 @@ class Trial:
         if stencil.small:  # what is read are displacements
             readings = [tuple(s + step for s, step in zip(self.free, moved, strict=True)) for moved in readings]
         high, low = stencil.pair(self.free, readings)
-        return high, low, self.weights / stencil.reach([phase.strength for phase in self.phases])
+        return high, low, self._weights / stencil.reach([phase.strength for phase in self.phases])
+
+    @property
+    def _weights(self) -> Tensor:
+        return self.x.new_ones(len(self.x)) if self.weights is None else self.weights
 
     def cost(self, readings: Sequence[State]) -> Tensor:
         """What elastic nudges add to it: the mean of the cost over the nudged states, weighted likewise."""
         nudge = self.phases[0].nudge
         assert isinstance(nudge, Elastic)
-        return (self.weights * self.estimator.chosen.mean([nudge.losses(state) for state in readings])).sum()
+        return (self._weights * self.estimator.chosen.mean([nudge.losses(state) for state in readings])).sum()
 
     def gradients(self, readings: Sequence[State]) -> Gradients:
         r"""The derivative from what was read at the end of each phase.
@@ -281,7 +309,10 @@ class Trial:
         as well: with the centered stencil, the mean of $\nabla_\omega \ell$ over the two nudged states.
         """
         if self.estimator.chosen.small:
-            return self.system.response(self.free, readings[0], self.x, self.weights)
+            (moved,) = readings
+            if self.weights is not None:
+                moved = tuple(per_sample(self.weights, step) * step for step in moved)
+            return self.system.response(self.free, moved, self.x)
         high, low, weights = self.contrast(readings)
         of_system = self.system.contrast(high, low, self.x, weights)
         if self.last is None:

@@ -64,18 +64,18 @@ class Convolution(Interaction):
         unpooled = mean_and_difference(self._unpool(*high), self._unpool(*low))
         return self._bilinear(mean_and_difference(high[0], low[0]), unpooled, weights)
 
-    def response_gradient(self, at: Ends, moved: Ends, weights: Tensor) -> dict[str, Tensor]:
+    def response_gradient(self, at: Ends, moved: Ends, weights: Tensor | None = None) -> dict[str, Tensor]:
         if self._pool_learns or not self.linear:
             return super().response_gradient(at, moved, weights)
         unpooled = Pair(*(self._unpool(at[0], post) for post in (at[1], moved[1])))
         return self._bilinear(Pair(at[0], moved[0]), unpooled, weights)
 
-    def _bilinear(self, pre: Pair, unpooled: Pair, weights: Tensor) -> dict[str, Tensor]:
+    def _bilinear(self, pre: Pair, unpooled: Pair, weights: Tensor | None) -> dict[str, Tensor]:
         """The edge is bilinear in the layer below it and in the one above it as that arrives behind the pooling."""
-        weighted = Pair(*(part * -weights.view(-1, 1, 1, 1) for part in unpooled))
+        weighted = unpooled if weights is None else Pair(*(part * weights.view(-1, 1, 1, 1) for part in unpooled))
         return self._pulled_back(
-            weight=lambda: self._correlate(pre.mean, weighted.difference) + self._correlate(pre.difference, weighted.mean),
-            bias=lambda: weighted.difference.sum((0, 2, 3)),
+            weight=lambda: -(self._correlate(pre.mean, weighted.difference) + self._correlate(pre.difference, weighted.mean)),
+            bias=lambda: -weighted.difference.sum((0, 2, 3)),
         )
 
     def there_and_back(self, pre: Tensor) -> Tensor | None:

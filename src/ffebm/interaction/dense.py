@@ -40,14 +40,14 @@ class Dense(Interaction):
     def contrast_gradient(self, high: Ends, low: Ends, weights: Tensor) -> dict[str, Tensor]:
         return self._bilinear(mean_and_difference(high[0], low[0]), mean_and_difference(high[1], low[1]), weights)
 
-    def response_gradient(self, at: Ends, moved: Ends, weights: Tensor) -> dict[str, Tensor]:
+    def response_gradient(self, at: Ends, moved: Ends, weights: Tensor | None = None) -> dict[str, Tensor]:
         return self._bilinear(Pair(at[0], moved[0]), Pair(at[1], moved[1]), weights)
 
-    def _bilinear(self, pre: Pair, post: Pair, weights: Tensor) -> dict[str, Tensor]:
-        weighted = Pair(*(-weights.unsqueeze(1) * part for part in post))
+    def _bilinear(self, pre: Pair, post: Pair, weights: Tensor | None) -> dict[str, Tensor]:
+        weighted = post if weights is None else Pair(*(weights.unsqueeze(1) * part for part in post))
         return self._pulled_back(
-            weight=lambda: weighted.difference.mT @ pre.mean.flatten(1) + weighted.mean.mT @ pre.difference.flatten(1),
-            bias=lambda: weighted.difference.sum(0),
+            weight=lambda: -(weighted.difference.mT @ pre.mean.flatten(1) + weighted.mean.mT @ pre.difference.flatten(1)),
+            bias=lambda: -weighted.difference.sum(0),
         )
 
     def there_and_back(self, pre: Tensor) -> Tensor:

@@ -66,11 +66,12 @@ class Interaction(nn.Module, ABC):
             total = (weights * (self(*high) - self(*low))).sum()
         return dict(zip(parameters, pulled_back([total], [*parameters.values()]), strict=True))
 
-    def response_gradient(self, at: Ends, moved: Ends, weights: Tensor) -> dict[str, Tensor]:
+    def response_gradient(self, at: Ends, moved: Ends, weights: Tensor | None = None) -> dict[str, Tensor]:
         """The derivative of the weighted sum of the change of `forward` as its ends move by a little, along a straight line.
 
-        That is `contrast_gradient` of two states on both sides of `at`, as far apart as `moved`.
+        That is `contrast_gradient` of two states on both sides of `at`, as far apart as `moved`. By default all weigh 1.
         """
+        weights = at[0].new_ones(len(at[0])) if weights is None else weights
         high, low = zip(*((s + step / 2, s - step / 2) for s, step in zip(at, moved, strict=True)), strict=True)
         return self.contrast_gradient(high, low, weights)
 

@@ -18,6 +18,7 @@ from ffebm.model import FFEBM
 
 PLAIN, PEAK = "plain backprop", "matrix product"
 COMPARED = 128  # samples at most, whose gradient is held against the converged one
+UNLIMITED = 32  # likewise where blocks have no limit, and some samples take thousands of sweeps
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ def measure(
     """
     plain = feedforward(model)
     say(f"{net.label}: comparing gradients")
-    compared = _compared(model, x[:COMPARED], y[:COMPARED], quality=quality)
+    most = COMPARED if all(block.limit is not None for _, block in model.chain) else UNLIMITED
+    compared = _compared(model, x[:most], y[:most], quality=quality)
     tasks: dict[str, Task] = {
         PLAIN: lambda: plain_step(plain, x, y),
         **{key: lambda method=method: step(method.apply(model), x, y) for key, (method, *_) in compared.items()},

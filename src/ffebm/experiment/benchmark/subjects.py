@@ -34,7 +34,8 @@ NETS = ("dense", *PRESETS)
 CLASSES = 10
 STARTING = 64  # samples of noise that a start from data looks at
 LEAST, ENOUGH = 0.9, 0.9999  # cosines between which gradients are compared
-POINTS = 7  # of a curve at most: the nudge may keep it from ever being good enough
+FEW = ((2, 1), (2, 2), (3, 1))  # free and nudged sweeps, fewer than training is ever given
+POINTS = 7  # of the rest of a curve at most: the nudge may keep it from ever being good enough
 
 Gradient = dict[str, Tensor]  # by the names of parameters
 
@@ -181,7 +182,7 @@ CURVES = ("small-signal ep", "ep", "id", "recurrent-backprop", "bptt")
 
 
 def proposed(model: FFEBM, x: Tensor, y: Tensor, truth: Gradient) -> list[Method]:
-    """Every kind of gradient with more and more sweeps, as the formula proposes them, until it is as good as the true one.
+    """Every kind of gradient with more and more sweeps until it is as good as the true one: first few, then as the formula says.
 
     Args:
         x: the samples of the true gradient; the contraction of blocks without a limit is watched on them, too.
@@ -189,7 +190,9 @@ def proposed(model: FFEBM, x: Tensor, y: Tensor, truth: Gradient) -> list[Method
     found: list[Method] = []
     for method in (method for method in MOST.methods("", CURVES) if method.is_read(model)):
         asked = quiet_copy(method.apply(model))
-        for tunings in islice(proposals(asked, watched_contractions(asked, x), LEAST), POINTS):
+        contractions = watched_contractions(asked, x)
+        few = [tuple(replace(Tuning.for_error(rho, 2, 1.0), free=f, nudged=n) for rho in contractions) for f, n in FEW]
+        for tunings in (*few, *islice(proposals(asked, contractions, LEAST), POINTS)):
             found.append(replace(method, tunings=tunings))
             if smallest_cosine(gradients(found[-1].apply(quiet_copy(model)), x, y), truth)[0] >= ENOUGH:
                 break
