@@ -32,10 +32,10 @@ from ffebm.gradient.estimator import ImplicitEstimator
 ESTIMATORS: dict[str, ImplicitEstimator] = {"EP": EquilibriumPropagation(), "recurrent backprop": RecurrentBackprop()}
 
 
-def model(estimator: ImplicitEstimator) -> FFEBM:
+def model(estimator: ImplicitEstimator, limit: float | None = None) -> FFEBM:
     torch.manual_seed(0)
     layers = [ConvLayer(4), ConvLayer(4), ConvLayer(5), DenseLayer(6)]
-    return build((3, 6, 6), layers, 2, 5, batch_norm=False, estimator=estimator)
+    return build((3, 6, 6), layers, 2, 5, batch_norm=False, estimator=estimator, max_contraction=limit)
 
 
 def data() -> tuple[Tensor, Tensor]:
@@ -61,16 +61,49 @@ def _ddp_worker(rank: int, port: int, name: str, folder: str) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
-def test_ddp_on_two_processes_gives_the_gradients_of_one(name: str, tmp_path: Path) -> None:
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(_ddp_worker, (port, name, str(tmp_path)), nprocs=2)
+        return free.getsockname()[1]
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_ddp_on_two_processes_gives_the_gradients_of_one(name: str, tmp_path: Path) -> None:
+    mp.spawn(_ddp_worker, (free_port(), name, str(tmp_path)), nprocs=2)
     net = model(ESTIMATORS[name])
     mean_loss(net, *data()).backward()
     for p, g in zip(net.parameters(), torch.load(tmp_path / "grads.pt", weights_only=True), strict=True):
         torch.testing.assert_close(g, p.grad, rtol=1e-4, atol=1e-6)
+
+
+def _limited_worker(rank: int, port: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    net = DistributedDataParallel(model(EquilibriumPropagation(), limit=0.1))
+    optimiser = torch.optim.Adam(net.parameters(), 0.05)
+    x, y = data()
+    mine = slice(4 * rank, 4 * rank + 4)
+    for _ in range(4):  # as many passes, of which all but the first find weights to bring back
+        optimiser.zero_grad()
+        mean_loss(net, x[mine], y[mine]).backward()
+        optimiser.step()
+    net(x[mine])
+    torch.save(net.module.state_dict(), Path(folder) / f"rank{rank}.pt")
+    dist.barrier()
+    del net
+    dist.destroy_process_group()
+
+
+def test_a_limit_does_the_same_on_two_processes_that_see_different_samples(tmp_path: Path) -> None:
+    mp.spawn(_limited_worker, (free_port(), str(tmp_path)), nprocs=2)
+    one, other = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in range(2))
+    assert any("vector_" in name for name in one), "the kept directions are compared, too"
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    alone = model(EquilibriumPropagation(), limit=0.1)
+    alone.load_state_dict(one)
+    for visit in alone.walk(data()[0]):
+        assert visit.block.certify(visit.x.shape[1:]).contraction < 1.05 * 0.1
 
 
 def test_a_model_learns_in_a_lightning_trainer_at_bf16_mixed(tmp_path: Path) -> None:
