@@ -167,7 +167,7 @@ def test_pictures_of_any_size_and_colour_are_taken(run: Path, tmp_path: Path, mo
 
 def test_pictures_of_16_bits_are_scaled_and_transparent_ones_are_white(tmp_path: Path) -> None:
     """16 bits are scaled, not clipped; what is transparent is white."""
-    from ffebm.experiment.prediction import read_image
+    from ffebm.experiment.pictures import read_image
 
     grey = np.arange(64, dtype=np.uint8).reshape(8, 8) * 4
     Image.fromarray(grey).save(tmp_path / "8.png")

@@ -21,11 +21,11 @@ from markdown_it import MarkdownIt
 from PIL import Image
 from rich.console import Console
 
+from ffebm.experiment.classifier import predict_images
 from ffebm.experiment.data import digits
 from ffebm.experiment.errors import Remark, UserError
 from ffebm.experiment.evaluation import evaluate_run
 from ffebm.experiment.packing import packed, unpacked
-from ffebm.experiment.prediction import predict_images
 from ffebm.experiment.report import write_report
 from ffebm.experiment.report.document import Document, Section, Text
 from ffebm.experiment.report.markdown import markdown

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         UnsettledError as UnsettledError,
         UnsettledWarning as UnsettledWarning,
     )
+    from ffebm.experiment.classifier import Classifier as Classifier, load as load
     from ffebm.feedforward import Feedforward as Feedforward
     from ffebm.gradient import (
         BackpropThroughTime as BackpropThroughTime,
@@ -49,6 +50,7 @@ _HOMES = {
     "calibration": "Calibration calibrate",
     "energy": "Edge Energy Hopfield Session State",
     "errors": "DivergenceError UnsettledError UnsettledWarning",
+    "experiment.classifier": "Classifier load",
     "feedforward": "Feedforward",
     "gradient": "BackpropThroughTime EquilibriumPropagation GradientEstimator Gradients ImplicitEstimator RecurrentBackprop "
     "Stencil Unrolled",

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ffebm.checks import check_choice, check_samples_stay_apart, check_type
 from ffebm.energy import Certificate, Energy
 from ffebm.errors import DivergenceError, UnsettledError, UnsettledWarning, naming
+from ffebm.exporting import exporting, refuse_training
 from ffebm.gradient import EquilibriumPropagation, GradientEstimator
 from ffebm.gradient.bridge import full_precision
 from ffebm.limit import EdgeGains, Limit
@@ -62,7 +63,14 @@ class AnalogBlock(nn.Module):
         self.sweeps: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.equilibrium(x).state[self.output_layer]
+        return self.inference(x) if exporting() else self.equilibrium(x).state[self.output_layer]
+
+    def inference(self, x: Tensor) -> Tensor:
+        """The output after a fixed number of sweeps, by tensor operations alone: what is kept of a block that is exported."""
+        raise TypeError(
+            f"{self.label} cannot be exported or traced: a {self.system.kind} is known by its readings alone, and a file "
+            "cannot ask it. Export the parts before and behind it."
+        )
 
     @_not_compiled
     def equilibrium(self, x: Tensor) -> Relaxed:
@@ -113,7 +121,6 @@ class AnalogBlock(nn.Module):
 
     def _enter(self, x: Tensor) -> Tensor:
         """Check the input and bring it from autocast's precision to the block's own."""
-        refuse_tracing(self.label)
         check_input(self.label, x)
         for name, part in (found for child in self.children() for found in child.named_modules()):
             check_hooks = getattr(part, "check_hooks", None)  # parts that are called as modules run theirs
@@ -245,6 +252,13 @@ class EnergyBlock(AnalogBlock):
         self.relax = relax
         self.limit = None if max_contraction is None else Limit(max_contraction)
 
+    def inference(self, x: Tensor) -> Tensor:
+        refuse_training(self.label, self.training)
+        state = self.energy.init_state(x)
+        for _ in range(self.relax.steps):
+            state = self.relax.sweep(self.energy, state, x)
+        return state[self.output_layer]
+
     def certify(self, shape: Sequence[int]) -> Certificate | None:
         """What the weights promise about how the block settles, for inputs of this shape; None where nothing is known.
 
@@ -337,12 +351,3 @@ class EnergyBlock(AnalogBlock):
 
     def extra_repr(self) -> str:
         return f"relax={self.relax}, {super().extra_repr()}"
-
-
-def refuse_tracing(what: str) -> None:
-    """A trace would keep the sweeps of one example, and hand out wrong numbers for others without a word."""
-    if torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
-        raise RuntimeError(
-            f"{what} cannot be traced (by `torch.jit.trace` or `torch.onnx.export`): what a relaxation does depends on its "
-            "input, and a trace repeats what it did for one. Save the `state_dict`, and load it into a model built anew."
-        )

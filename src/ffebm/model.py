@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ffebm.block import AnalogBlock, EnergyBlock, refuse_tracing
+from ffebm.block import AnalogBlock, EnergyBlock
 from ffebm.checks import check_choice, check_samples_stay_apart, check_type
+from ffebm.exporting import exporting, refuse_training
 from ffebm.gradient import GradientEstimator
 from ffebm.relaxation import Relaxation, Relaxed
 from ffebm.relaxation.relaxation import check_input, check_tensor
@@ -98,6 +99,8 @@ class FFEBM(nn.Module):
             block.name = block.name or f"block {number} of {len(blocks)}"
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Output:
+        if exporting():
+            return Output(self.inference(x))
         self._check(x, y)
         losses: Tensor | None = None
 
@@ -116,6 +119,13 @@ class FFEBM(nn.Module):
             return Output(logits)
         losses = per_sample_losses(self.criterion, logits, y) if losses is None else losses
         return Output(_for_metrics(logits, losses), losses)
+
+    def inference(self, x: Tensor) -> Tensor:
+        """The logits, by tensor operations alone: what is kept of a model that is exported."""
+        refuse_training("The model", self.training)
+        for stage, block in zip(self.stages, self.blocks, strict=True):
+            x = cast(AnalogBlock, block).inference(stage(x))
+        return self.readout(x)
 
     def walk(
         self,
@@ -141,7 +151,6 @@ class FFEBM(nn.Module):
 
     def _check(self, x: Tensor, y: Tensor | None) -> None:
         """Refuse bad input before a stage sees it: batch-norm would remember a NaN, or a variance that overflows."""
-        refuse_tracing("The model")
         check_input("the model", x, self.input_shape)
         _check_size(x)
         if y is None:

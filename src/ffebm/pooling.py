@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ffebm.checks import check_size, refuse_old_names
+from ffebm.exporting import exporting
 
 
 class Pool(nn.Module, ABC):
@@ -58,6 +59,23 @@ class Pool(nn.Module, ABC):
         """Height (or width) after pooling `size` pixels."""
         return (size - self.window) // self.stride + 1
 
+    def _windows(self, u: Tensor) -> Tensor:
+        """Shape (B, C, units of a window, windows)."""
+        if exporting() and self.window == self.stride:  # one of ONNX's exporters knows no `unfold`
+            high, wide = (self.out_size(size) for size in u.shape[2:])
+            tiles = u[:, :, : high * self.window, : wide * self.window].unflatten(3, (wide, self.window))
+            return tiles.unflatten(2, (high, self.window)).permute(0, 1, 3, 5, 2, 4).flatten(4).flatten(2, 3)
+        return F.unfold(u, self.window, stride=self.stride).unflatten(1, (u.shape[1], self.window**2))
+
+    def _back(self, u: Tensor, windows: Tensor) -> Tensor:
+        """The image of u's size that sums what windows hold where they lie."""
+        if exporting() and self.window == self.stride:
+            high, wide = (self.out_size(size) for size in u.shape[2:])
+            tiles = windows.unflatten(3, (high, wide)).unflatten(2, (self.window, self.window)).permute(0, 1, 4, 2, 5, 3)
+            image = tiles.flatten(4).flatten(2, 3)
+            return F.pad(image, (0, u.shape[3] - image.shape[3], 0, u.shape[2] - image.shape[2]))
+        return F.fold(windows.flatten(1, 2), u.shape[2:], self.window, stride=self.stride)
+
     def extra_repr(self) -> str:
         return f"window={self.window}, stride={self.stride}"
 
@@ -77,6 +95,10 @@ class MaxPool(Pool):
         return F.max_pool2d(u, self.window, self.stride, return_indices=True)
 
     def transpose(self, u: Tensor, g: Tensor, positions: Tensor | None = None) -> Tensor:
+        if positions is None and exporting():  # files know no backward kernels
+            windows = self._windows(u)
+            places = torch.arange(self.window**2, device=u.device).view(1, 1, -1, 1)
+            return self._back(u, (places == windows.argmax(2, keepdim=True)) * g.flatten(2).unsqueeze(2))
         if positions is None:
             _, positions = self.pooled(u.detach())
         return _max_pool_backward(self, u, g, positions)
@@ -131,6 +153,8 @@ class AveragePool(Pool):
     def transpose(self, u: Tensor, g: Tensor, positions: Tensor | None = None) -> Tensor:
         if g.is_complex():
             return torch.complex(self.transpose(u.real, g.real), self.transpose(u.real, g.imag))
+        if exporting():
+            return self._back(u, (g / self.window**2).flatten(2).unsqueeze(2).expand(-1, -1, self.window**2, -1))
         window, stride = [self.window] * 2, [self.stride] * 2
         return torch.ops.aten.avg_pool2d_backward(g, u, window, stride, [0, 0], False, True, None)
 
@@ -148,12 +172,7 @@ class SoftPool(Pool):
         weights = windows.softmax(2)
         pooled = (weights * windows).sum(2, keepdim=True)
         slopes = weights * (1 + windows - pooled)  # ∂P/∂u_i = w_i (1 + u_i − P)
-        columns = (slopes * g.flatten(2).unsqueeze(2)).flatten(1, 2)
-        return F.fold(columns, u.shape[2:], self.window, stride=self.stride)
-
-    def _windows(self, u: Tensor) -> Tensor:
-        columns = F.unfold(u, self.window, stride=self.stride)  # (B, C·window², positions)
-        return columns.unflatten(1, (u.shape[1], self.window**2))
+        return self._back(u, slopes * g.flatten(2).unsqueeze(2))
 
 
 def _max_pool_backward(pool: Pool, u: Tensor, g: Tensor, positions: Tensor | None) -> Tensor:

@@ -14,7 +14,7 @@ from PIL import Image
 from ffebm.experiment import packing, run
 from ffebm.experiment.data.unpickling import INSTRUCTIONS, read_pickle
 from ffebm.experiment.packing import STRUCTURE, unpacked
-from ffebm.experiment.prediction import PIXELS, read_image
+from ffebm.experiment.pictures import PIXELS, read_image
 from ffebm.experiment.reproduction import static
 from ffebm.experiment.run import COLUMNS, Run
 from ffebm.experiment.sealed import SealError, seal

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from ffebm.experiment.prediction import read_image
+from ffebm.experiment.pictures import read_image
 from hostile import Attack, mutated
 
 

@@ -18,10 +18,10 @@ from PIL import Image
 from rich.console import Console
 from safetensors.torch import load
 
+from ffebm.experiment.classifier import predict_images
 from ffebm.experiment.environment import describe_environment
 from ffebm.experiment.evaluation import evaluate_run
 from ffebm.experiment.packing import packed
-from ffebm.experiment.prediction import predict_images
 from ffebm.experiment.report import write_report
 from ffebm.experiment.reproduction.static import Layer, Static, read_analyses, save_static
 from ffebm.experiment.run import Run, read_checkpoint

@@ -103,7 +103,7 @@ class Hopfield(Energy):
         except ValueError as error:
             raise ValueError(f"An input of shape {tuple(x.shape)} does not fit {block_name()}. {error}") from None
         return tuple(
-            activation.sigma(x.new_zeros(())).expand(len(x), *shape)
+            activation.sigma(x.new_zeros(())).expand(x.shape[0], *shape)
             for activation, shape in zip(self.activations, shapes, strict=True)
         )
 

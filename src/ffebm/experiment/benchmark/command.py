@@ -229,8 +229,8 @@ def summary(rows: Sequence[Measurement], weights: str, place: Mapping[str, Any])
         "Times are the shortest of several turns of about half a second, in which all methods follow each other. `× plain` is",
         "the ratio to backprop through a feedforward net of the same layers (convolution, pooling, batch-norm, ReLU);",
         "`of peak` is against a product of 1024 × 1024 matrices in the same run; `MiB` counts tensors at the worst moment;",
-        "`cosine` is the smallest over all parameters, of the gradient of up to 128 samples (32 where blocks have no limit) with the",
-        "float64. rbp is recurrent backprop.",
+        "`cosine` is the smallest over all parameters, of the gradient of up to 128 samples (32 where blocks have no",
+        "limit) with the fully converged one in float64. rbp is recurrent backprop.",
         "",
         f"`paper` has the paper's 20 and 5 sweeps. EP's β is {PAPER.beta:g} there, and {SMALL_BETA:g} in all other rows; "
         "the others have none.",

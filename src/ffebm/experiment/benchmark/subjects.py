@@ -182,7 +182,9 @@ CURVES = ("small-signal ep", "ep", "id", "recurrent-backprop", "bptt")
 
 
 def proposed(model: FFEBM, x: Tensor, y: Tensor, truth: Gradient) -> list[Method]:
-    """Every kind of gradient with more and more sweeps until it is as good as the true one: first few, then as the formula says.
+    """Every kind of gradient with more and more sweeps until it is as good as the true one.
+
+    First they are very few, then as many as the formula says.
 
     Args:
         x: the samples of the true gradient; the contraction of blocks without a limit is watched on them, too.

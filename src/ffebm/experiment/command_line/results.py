@@ -1,4 +1,4 @@
-"""`ffebm evaluate`, `ffebm predict` and `ffebm report`: what runs have come to."""
+"""`ffebm evaluate`, `predict`, `export` and `report`: what runs have come to."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def predict(
 ) -> None:
     """Say what is in some pictures."""
     with notes.status("Loading torch …"):
-        from ffebm.experiment.prediction import predict_images
+        from ffebm.experiment.classifier import predict_images
         from ffebm.experiment.run import Run
 
     table = Table()
@@ -61,6 +61,33 @@ def predict(
                 end_section=number == len(guesses) - 1,
             )
     out.print(table)
+
+
+@examples("ffebm export runs/mine model.onnx", "ffebm export runs/mine model.pt2")
+def export(
+    run: RunArgument,
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", callback=named, help="model.onnx for ONNX, model.pt2 for torch.export."),
+    ],
+) -> None:
+    """Write a trained model to a file that runs without ffebm, and check that it does what the model does.
+
+    The file takes normalised images and makes a fixed number of sweeps. Image shape, normalisation and names of classes are in
+    its metadata.
+    """
+    with notes.status("Loading torch …"):
+        from ffebm.experiment.classifier import load
+        from ffebm.experiment.export import export as write
+
+        classifier = load(run)
+    with notes.status(f"Writing {escape(str(path))} …"):
+        found = write(classifier, path)
+    out.print(
+        f"{escape(str(found.path))}: {found.bytes / 2**20:.1f} MiB. Its logits differ from the model's by "
+        f"{found.difference:.1g} at most.",
+        soft_wrap=True,
+    )
 
 
 @examples(

@@ -1,4 +1,4 @@
-"""What a trained model sees in pictures."""
+"""Pictures, brought to the size and the colours of the images that a model was trained on."""
 
 from __future__ import annotations
 
@@ -15,31 +15,13 @@ from torch import Tensor
 from ffebm.checks import brief_name
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.files import read_regular
-from ffebm.experiment.run import Run
-from ffebm.experiment.trained import finite, load_trained, usable
 
 PIXELS = 40_000_000  # of a picture; a scanned page has 35 million
 LARGEST, SCANS = 1 << 26, 1000  # bytes of its file, and what look like scans of a JPEG: a progressive one has ten
-Guesses = list[tuple[str, float]]  # class and probability, the likeliest first
-
-
-@torch.no_grad()
-def predict_images(run: Run, paths: Sequence[Path], top: int = 3) -> list[tuple[Path, Guesses]]:
-    known = run.description()
-    model, _ = load_trained(run)
-    images = torch.stack([read_image(path, known.shape) for path in paths])
-    with usable(run):
-        probabilities = finite(model(known.normalise(images)).logits).softmax(1)
-    best = probabilities.topk(min(top, len(known.classes)))
-    return [
-        (path, [(known.classes[i], p) for i, p in zip(indices.tolist(), values.tolist(), strict=True)])
-        for path, indices, values in zip(paths, best.indices, best.values, strict=True)
-    ]
 
 
 def read_image(path: Path, shape: Sequence[int]) -> Tensor:
     """The middle square of a picture, scaled to the size and colours of a data set: bytes, (C, H, W)."""
-    channels, height, width = shape
     if not path.is_file():
         raise UserError(f"There is no file {brief_name(str(path), 200)}.")
     try:
@@ -51,12 +33,18 @@ def read_image(path: Path, shape: Sequence[int]) -> Tensor:
         with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
             if image.width * image.height > PIXELS:  # known before any of them is decoded
                 raise ValueError(f"{image.width:,} × {image.height:,} pixels are more than {PIXELS:,}; scale it down")
-            square = _opaque(_middle(image)).convert("L" if channels == 1 else "RGB")
+            return fitted(image, shape)
     except MemoryError:
         raise
     except Exception as error:  # what Pillow raises on damaged chunks has no common type
         reason = "this is neither" if isinstance(error, UnidentifiedImageError) else str(error)
         raise UserError(f"{brief_name(str(path), 200)} is not a readable PNG or JPEG picture: {reason}.") from None
+
+
+def fitted(image: Image.Image, shape: Sequence[int]) -> Tensor:
+    """The middle square of an image, scaled to a size and its colours: bytes, (C, H, W)."""
+    channels, height, width = shape
+    square = _opaque(_middle(image)).convert("L" if channels == 1 else "RGB")
     scaled = square.resize((width, height), Image.Resampling.BOX)
     return torch.from_numpy(np.array(scaled).reshape(height, width, channels).transpose(2, 0, 1).copy())
 
