@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,20 @@ def test_help_of_every_command_has_examples(command: tuple[str, ...]) -> None:
     if command not in ((), ("data",), ("reproduce",)):
         assert "Examples" in shown
         assert f"ffebm {' '.join(command)}" in shown.split("Examples")[1]
+
+
+def test_it_says_which_version_it_is() -> None:
+    assert call("--version") == f"ffebm {version('ffebm')}\n"
+
+
+def test_shells_complete_commands_and_options() -> None:
+    def completed(*words: str) -> list[str]:
+        asked = {"_FFEBM_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+        command = Path(sys.executable).with_name("ffebm")
+        return subprocess.run([command], env={**os.environ, **asked}, capture_output=True, text=True).stdout.split()
+
+    assert completed("ffebm", "ev") == ["evaluate"]
+    assert "cifar10-small" in completed("ffebm", "train", "cifar10-s")
 
 
 def test_help_needs_no_torch() -> None:

@@ -8,8 +8,10 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -118,6 +120,25 @@ def test_documentation_builds_strictly(tmp_path: Path) -> None:
         assert "arithmatex" not in page
     for name in ffebm.__all__:
         assert f'id="ffebm.{name}"' in api or name == "State", f"{name} is not on the API page"
+
+
+def test_modules_of_the_library_show_their_own_names_alone() -> None:
+    """Completion in a notebook offers what a module is for, not what it imports."""
+    folder = ROOT / "src" / "ffebm"
+    inside = ("energy", "gradient", "interaction", "relaxation")
+    files = [*folder.glob("*.py"), *(path for name in inside for path in (folder / name).glob("*.py"))]
+    names = {".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__") for path in files}
+    names -= {"ffebm", "ffebm.__main__"}
+    assert len(names) > 40
+    for name in names:
+        module = import_module(name)
+        assert dir(module) == sorted(module.__all__), name
+        public = {key for key, value in vars(module).items() if getattr(value, "__module__", "") == name and key[0] != "_"}
+        types = {key for key in public if isinstance(vars(module)[key], type | FunctionType)}
+        assert types <= set(module.__all__), name
+        assert all(hasattr(module, key) for key in module.__all__)
+    assert set(dir(ffebm)) == {*ffebm.__all__, "__version__"}
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", ffebm.__version__)
 
 
 def test_three_estimators() -> None:

@@ -1,6 +1,7 @@
 """Feedforward-tied energy-based models: backprop through the digital parts, equilibrium propagation through the analog ones."""
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
         UnsettledError as UnsettledError,
         UnsettledWarning as UnsettledWarning,
     )
-    from ffebm.experiment.classifier import Classifier as Classifier, load as load
     from ffebm.feedforward import Feedforward as Feedforward
     from ffebm.gradient import (
         BackpropThroughTime as BackpropThroughTime,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
     from ffebm.initialisation import goe_ as goe_, initialise as initialise
     from ffebm.interaction import Convolution as Convolution, Dense as Dense, Interaction as Interaction
+    from ffebm.loading import load as load
     from ffebm.model import FFEBM as FFEBM
     from ffebm.nonreciprocal import NonReciprocal as NonReciprocal
     from ffebm.nudge import Nudge as Nudge
@@ -50,12 +51,12 @@ _HOMES = {
     "calibration": "Calibration calibrate",
     "energy": "Edge Energy Hopfield Session State",
     "errors": "DivergenceError UnsettledError UnsettledWarning",
-    "experiment.classifier": "Classifier load",
     "feedforward": "Feedforward",
     "gradient": "BackpropThroughTime EquilibriumPropagation GradientEstimator Gradients ImplicitEstimator RecurrentBackprop "
     "Stencil Unrolled",
     "initialisation": "goe_ initialise",
     "interaction": "Convolution Dense Interaction",
+    "loading": "load",
     "model": "FFEBM",
     "nonreciprocal": "NonReciprocal",
     "nudge": "Nudge",
@@ -69,6 +70,8 @@ __all__ = sorted(_HOME_OF)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return version("ffebm")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'ffebm' has no attribute {name!r}")
     value = getattr(import_module(f"ffebm.{_HOME_OF[name]}"), name)
@@ -77,4 +80,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return [*__all__, "__version__"]

@@ -10,6 +10,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+__all__ = ["Activation", "clamp", "identity", "sigmoid", "tanh"]
+__dir__ = __all__.copy
+
 
 @dataclass(frozen=True)
 class Activation:

@@ -24,6 +24,9 @@ from ffebm.relaxation.relaxation import check_input, check_tensor
 from ffebm.state import change
 from ffebm.system import FREE, Simulated, System
 
+__all__ = ["AnalogBlock", "EnergyBlock", "SystemBlock", "Unsettled"]
+__dir__ = __all__.copy
+
 Unsettled = Literal["warn", "raise", "ignore"]
 
 FIRST, EVERY = 3, 100  # forward passes after which a block looks whether it has settled, where it is to warn

@@ -23,6 +23,7 @@ from ffebm.relaxation import FixedPoint, Relaxation
 from ffebm.rules import block_sizes, check_skips
 
 __all__ = ["ConvLayer", "DenseLayer", "Layer", "build"]
+__dir__ = __all__.copy
 
 T = TypeVar("T")
 

@@ -18,6 +18,9 @@ from ffebm.relaxation import Relaxation
 from ffebm.state import State
 from ffebm.walk import Visit
 
+__all__ = ["Calibration", "Tuning", "calibrate", "proposals", "tune", "watched_contractions"]
+__dir__ = __all__.copy
+
 WATCHED = 8  # plain sweeps that tell how fast a block contracts
 SWEEPS, TOLERANCE = 300, 1e-5  # of a relaxation that counts as the equilibrium to compare with
 TIGHTER = 0.6  # what an error that was too large is multiplied by

@@ -24,6 +24,19 @@ from ffebm.relaxation import Relaxation, Relaxed
 from ffebm.state import State
 from ffebm.walk import Visit
 
+__all__ = [
+    "Contrast",
+    "Named",
+    "Passage",
+    "Through",
+    "contrasts",
+    "explicit_chain",
+    "implicit_chain",
+    "passages",
+    "through_readout",
+]
+__dir__ = __all__.copy
+
 Named = dict[str, Tensor]
 
 

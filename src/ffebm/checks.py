@@ -9,6 +9,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import nn
 
+__all__ = [
+    "brief",
+    "brief_name",
+    "check_choice",
+    "check_samples_stay_apart",
+    "check_size",
+    "check_type",
+    "one_line",
+    "refuse_old_names",
+]
+__dir__ = __all__.copy
+
 # torch is imported where it is needed: settings are checked, and quoted, before it is loaded.
 
 

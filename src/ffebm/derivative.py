@@ -8,6 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+__all__ = ["Gradients", "differentiate", "pulled_back", "wanted"]
+__dir__ = __all__.copy
+
 
 class Gradients(NamedTuple):
     """The derivative of a loss with respect to a block's input and parameters."""

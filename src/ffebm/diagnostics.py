@@ -22,6 +22,22 @@ from ffebm.nudge import Nudge
 from ffebm.relaxation import FixedPoint, Relaxation, Relaxed
 from ffebm.state import State, change, error_at
 
+__all__ = [
+    "Fidelity",
+    "Steps",
+    "Trace",
+    "Transient",
+    "converged_gradients",
+    "cosines",
+    "fidelity",
+    "gradients",
+    "quiet_copy",
+    "smallest_cosine",
+    "trace",
+    "transients",
+]
+__dir__ = __all__.copy
+
 SETTLING = 300  # sweeps that are enough for whatever settles
 SETTLED = 1e-5  # what units may still move by, in units of the largest state or of 1
 

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+__all__ = ["DivergenceError", "UnsettledError", "UnsettledWarning", "block_name", "naming"]
+__dir__ = __all__.copy
+
 _BLOCK = ContextVar("block", default="the block")
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import torch
 
+__all__ = ["exporting", "refuse_training"]
+__dir__ = __all__.copy
+
 
 def exporting() -> bool:
     """Whether somebody keeps the operations of this pass, to repeat them without Python."""

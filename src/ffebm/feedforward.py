@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from ffebm.interaction import Interaction, Shape
 
+__all__ = ["Feedforward"]
+__dir__ = __all__.copy
+
 
 class Feedforward(nn.Module):
     r"""$F(s) = \mathrm{BN}(\mathcal P(\omega \star s))$: a connection like those inside a block, used one way only.

@@ -9,6 +9,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+__all__ = ["goe_", "initialise"]
+__dir__ = __all__.copy
+
 M = TypeVar("M", bound=nn.Module)
 
 

@@ -3,3 +3,4 @@
 from ffebm.relaxation.stopping import Relaxed
 
 __all__ = ["Relaxed"]
+__dir__ = __all__.copy

@@ -12,6 +12,9 @@ from ffebm.checks import check_size
 from ffebm.interaction import Convolution, Dense, Shape
 from ffebm.pooling import AveragePool, Pool
 
+__all__ = ["ConvLayer", "DenseLayer", "Layer"]
+__dir__ = __all__.copy
+
 
 @dataclass(frozen=True)
 class Layer(ABC):

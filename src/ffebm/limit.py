@@ -15,6 +15,9 @@ from ffebm.energy import Certificate, Energy
 from ffebm.errors import block_name
 from ffebm.interaction import Interaction, Shape
 
+__all__ = ["EdgeGains", "Limit", "feedback_within", "shares"]
+__dir__ = __all__.copy
+
 FIRST = 100  # iterations at most that find a gain from nothing; one a step keeps it
 STEADY = 1.0001  # a gain whose square grows by less from one iteration to the next is found
 LANCZOS = 8  # steps of an iteration

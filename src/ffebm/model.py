@@ -22,6 +22,9 @@ from ffebm.state import largest
 from ffebm.summary import Summary, summarise
 from ffebm.walk import Settle, Visit, walk
 
+__all__ = ["FFEBM", "Criterion", "LastNudge", "Output", "ReadoutCost", "per_sample_losses"]
+__dir__ = __all__.copy
+
 Criterion = Callable[[Tensor, Tensor], Tensor]  # (logits, y) -> one loss per sample
 LastNudge = Literal["elastic", "stationary"]
 

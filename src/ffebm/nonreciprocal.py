@@ -15,6 +15,9 @@ from ffebm.relaxation.stopping import Sweep, iterate, stopping_rule
 from ffebm.state import State, dot
 from ffebm.system import Phase, System
 
+__all__ = ["NonReciprocal"]
+__dir__ = __all__.copy
+
 
 class NonReciprocal(System):
     r"""A block given by any map: it settles where $s_\star = f(s_\star, x)$, and what acts need not be acted upon.

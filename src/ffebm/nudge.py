@@ -13,6 +13,9 @@ from torch import Tensor
 
 from ffebm.state import Deltas, State, per_sample
 
+__all__ = ["Cost", "Elastic", "Nudge", "Stationary", "Strength"]
+__dir__ = __all__.copy
+
 Cost = Callable[[Tensor, Tensor], Tensor]  # (output of a block, target) -> the loss of every sample, shape (B,)
 Strength = float | complex | Tensor  # of a nudge; a tensor has one for every sample, shape (B,)
 

@@ -13,6 +13,9 @@ from torch import Tensor, nn
 from ffebm.checks import check_size, refuse_old_names
 from ffebm.exporting import exporting
 
+__all__ = ["AveragePool", "LatchedPool", "MaxPool", "Pool", "SoftPool"]
+__dir__ = __all__.copy
+
 
 class Pool(nn.Module, ABC):
     r"""A pooling of square windows.

@@ -7,6 +7,9 @@ from itertools import pairwise
 
 from torch import Tensor
 
+__all__ = ["portions"]
+__dir__ = __all__.copy
+
 CACHE = 32 * 2**20  # bytes of input and state that relax together on a CPU; sweeps touch two to three times as much
 
 

@@ -8,6 +8,9 @@ from typing import Literal
 
 from ffebm.checks import brief
 
+__all__ = ["Order", "block_sizes", "check_skips"]
+__dir__ = __all__.copy
+
 Order = Literal["odd-even", "even-odd", "output-first", "output-last", "synchronous"]  # of the layers in a sweep
 
 

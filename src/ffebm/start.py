@@ -13,6 +13,9 @@ from ffebm.limit import EdgeGains, shares
 from ffebm.model import FFEBM
 from ffebm.relaxation import Relaxed
 
+__all__ = ["rms", "start_from_data"]
+__dir__ = __all__.copy
+
 ROUNDS = 4  # of bringing a layer to its size: clamps make that more than a matter of proportion
 SETTLED = 50  # sweeps, enough for blocks that contract
 

@@ -8,6 +8,20 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+__all__ = [
+    "Colours",
+    "Deltas",
+    "State",
+    "change",
+    "dot",
+    "error_at",
+    "in_complex_numbers",
+    "largest",
+    "of_samples",
+    "per_sample",
+]
+__dir__ = __all__.copy
+
 T = TypeVar("T")
 State = tuple[Tensor, ...]  # s_1 .. s_L
 Colours = tuple[tuple[int, ...], ...]  # layers (0-based) that may move together, colour by colour

@@ -16,6 +16,9 @@ from ffebm.energy import Certificate
 from ffebm.relaxation import Relaxed
 from ffebm.walk import Chain, walk
 
+__all__ = ["Row", "Summary", "summarise"]
+__dir__ = __all__.copy
+
 
 @dataclass(frozen=True)
 class Row:

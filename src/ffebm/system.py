@@ -20,6 +20,9 @@ from ffebm.relaxation.problem import Problem
 from ffebm.state import State, largest
 from ffebm.twin import with_children
 
+__all__ = ["Phase", "Simulated", "System", "SystemWrapper"]
+__dir__ = __all__.copy
+
 
 class Phase(NamedTuple):
     """What a block settles under: the force of a nudge, times a strength; by default freely."""

@@ -21,6 +21,9 @@ from ffebm.gradient import EquilibriumPropagation, GradientEstimator, RecurrentB
 from ffebm.relaxation import FixedPoint, Relaxation
 from ffebm.state import State
 
+__all__ = ["EnergyConformance", "Slopes", "finite_differences"]
+__dir__ = __all__.copy
+
 
 class EnergyConformance(ABC):
     """What every energy must do, checked in float64 against autograd and finite differences.

@@ -9,6 +9,9 @@ from typing import TypeVar, cast
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
+__all__ = ["Names", "holdings", "twin", "with_children", "with_tensors"]
+__dir__ = __all__.copy
+
 M = TypeVar("M", bound=nn.Module)
 Names = tuple[tuple[str, ...], ...]  # every name by which a module holds each of its tensors
 

@@ -10,6 +10,9 @@ from torch import Tensor, nn
 from ffebm.block import EnergyBlock
 from ffebm.relaxation import Relaxed
 
+__all__ = ["Chain", "Run", "Settle", "Visit", "walk"]
+__dir__ = __all__.copy
+
 Chain = Sequence[tuple[nn.Module, EnergyBlock]]  # every stage with the block behind it
 Run = Callable[[nn.Module, Tensor], Tensor]  # how a stage is run
 Settle = Callable[[EnergyBlock, Tensor], Relaxed]  # how a block settles at an input

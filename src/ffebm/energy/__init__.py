@@ -7,3 +7,4 @@ from ffebm.energy.hopfield import Hopfield
 from ffebm.state import Colours, State
 
 __all__ = ["Certificate", "Colours", "Edge", "Energy", "Hopfield", "Session", "State"]
+__dir__ = __all__.copy

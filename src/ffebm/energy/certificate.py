@@ -12,6 +12,9 @@ from torch import Tensor
 
 from ffebm.state import Colours
 
+__all__ = ["Certificate"]
+__dir__ = __all__.copy
+
 MOST_SWEEPS = 100_000  # a promise beyond is worth nothing
 
 

@@ -12,6 +12,9 @@ from ffebm.energy.graph import Edge
 from ffebm.interaction import Contact
 from ffebm.state import State
 
+__all__ = ["Currents"]
+__dir__ = __all__.copy
+
 
 class Currents(Session):
     """`minimise` for one relaxation, with the same numbers and less work.

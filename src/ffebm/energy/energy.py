@@ -17,6 +17,9 @@ from ffebm.energy.graph import Edge
 from ffebm.interaction import Shape
 from ffebm.state import Colours, State
 
+__all__ = ["Energy", "Session"]
+__dir__ = __all__.copy
+
 
 class Energy(nn.Module, ABC):
     r"""A scalar function of a layered state, one value per sample, whose minimum over the state is the block's output.

@@ -9,6 +9,9 @@ from typing import NamedTuple
 from ffebm.interaction import Interaction, Shape
 from ffebm.state import Colours
 
+__all__ = ["Edge", "chain_and_skips", "check_reached", "colouring", "layer_count", "layer_shapes"]
+__dir__ = __all__.copy
+
 
 class Edge(NamedTuple):
     """An interaction between two layers, counted from 0; negative numbers count from the last layer.

@@ -13,6 +13,9 @@ from ffebm.interaction import Interaction
 from ffebm.state import in_complex_numbers
 from ffebm.twin import holdings, twin
 
+__all__ = ["complex_version"]
+__dir__ = __all__.copy
+
 E = TypeVar("E", bound=Energy)
 
 

@@ -23,6 +23,9 @@ from ffebm.interaction import Interaction, Shape
 from ffebm.state import Colours, State, dot, per_sample
 from ffebm.twin import with_children
 
+__all__ = ["Hopfield"]
+__dir__ = __all__.copy
+
 
 @final
 class Hopfield(Energy):

@@ -14,6 +14,9 @@ from ffebm.energy.energy import Energy
 from ffebm.energy.graph import Edge
 from ffebm.state import Colours, State, dot
 
+__all__ = ["Response", "Tangent"]
+__dir__ = __all__.copy
+
 
 @final
 class Tangent(Energy):

@@ -106,18 +106,9 @@ class Classifier(nn.Module):
         return Prediction(labels, probabilities, self.classes)
 
 
-def load(folder: str | Path) -> Classifier:
-    """The trained model of a run, in evaluation mode, ready to predict: `ffebm.load("runs/mine").predict("cat.png").labels`.
-
-    Args:
-        folder: a run, as `ffebm train` makes it, or what `save_pretrained` wrote.
-    """
-    return Classifier.from_pretrained(folder)
-
-
 def predict_images(run: Run, paths: Sequence[Path], top: int = 3) -> list[tuple[Path, Guesses]]:
     """What the model of a run sees in some files."""
-    classifier = load(run.folder)
+    classifier = Classifier.from_pretrained(run.folder)
     images = [read_image(path, classifier.input_shape) for path in paths]
     with usable(run):
         return list(zip(paths, classifier.predict(images).top(top), strict=True))

@@ -17,3 +17,4 @@ __all__ = [
     "Stencil",
     "Unrolled",
 ]
+__dir__ = __all__.copy

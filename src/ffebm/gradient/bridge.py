@@ -15,6 +15,9 @@ from ffebm.relaxation import Relaxed
 from ffebm.state import Deltas, State
 from ffebm.twin import holdings, twin
 
+__all__ = ["Gradient", "differentiable", "full_precision"]
+__dir__ = __all__.copy
+
 M = TypeVar("M", bound=nn.Module)
 Gradient = Callable[[M, Tensor, State, Deltas], Gradients]  # of a module like the one given, at an input and a state
 

@@ -22,6 +22,9 @@ from ffebm.relaxation import FixedPoint, PhasesObserver, Relaxation, Relaxed
 from ffebm.state import Deltas, State, error_at, in_complex_numbers, largest, of_samples, per_sample
 from ffebm.system import FREE, Phase, Simulated, System
 
+__all__ = ["EquilibriumPropagation", "LastBlock", "Scale", "Trial", "Variant"]
+__dir__ = __all__.copy
+
 Variant = Literal["centered", "positive", "negative", "one-sided", "random-sign", "small-signal"]
 Scale = Literal["unit", "paper"]
 

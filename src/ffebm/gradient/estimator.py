@@ -21,6 +21,9 @@ from ffebm.system import FREE, Simulated, System
 if TYPE_CHECKING:
     from ffebm.gradient.equilibrium_propagation import EquilibriumPropagation
 
+__all__ = ["GradientEstimator", "ImplicitEstimator", "divided", "sample_norms"]
+__dir__ = __all__.copy
+
 
 class GradientEstimator(ABC):
     """Solves for the equilibrium of a block *and* owns its derivative."""

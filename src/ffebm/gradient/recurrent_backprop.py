@@ -18,6 +18,9 @@ from ffebm.relaxation.stopping import iterate, stopping_rule
 from ffebm.state import Deltas, State, of_samples, per_sample
 from ffebm.system import Simulated
 
+__all__ = ["RecurrentBackprop"]
+__dir__ = __all__.copy
+
 
 @dataclass(frozen=True)
 class RecurrentBackprop(ImplicitEstimator):

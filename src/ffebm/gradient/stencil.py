@@ -13,6 +13,9 @@ from ffebm.checks import check_size
 from ffebm.nudge import Strength
 from ffebm.state import State
 
+__all__ = ["Stencil"]
+__dir__ = __all__.copy
+
 
 @dataclass(frozen=True)
 class Stencil:

@@ -14,6 +14,9 @@ from ffebm.gradient.estimator import GradientEstimator
 from ffebm.relaxation import FixedPoint, Relaxation, Relaxed
 from ffebm.system import FREE, Simulated
 
+__all__ = ["BackpropThroughTime", "Unrolled"]
+__dir__ = __all__.copy
+
 
 @dataclass(frozen=True)
 class Unrolled(GradientEstimator):

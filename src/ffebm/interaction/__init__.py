@@ -5,3 +5,4 @@ from ffebm.interaction.dense import Dense
 from ffebm.interaction.interaction import Contact, Interaction, Shape
 
 __all__ = ["Contact", "Convolution", "Dense", "Interaction", "Shape"]
+__dir__ = __all__.copy

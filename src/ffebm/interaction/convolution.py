@@ -16,6 +16,9 @@ from ffebm.interaction.pair import Pair, mean_and_difference
 from ffebm.pooling import Pool
 from ffebm.twin import with_children, with_tensors
 
+__all__ = ["Convolution"]
+__dir__ = __all__.copy
+
 
 @final
 class Convolution(Interaction):

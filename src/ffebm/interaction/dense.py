@@ -13,6 +13,9 @@ from ffebm.interaction.interaction import Contact, Ends, Interaction, Shape
 from ffebm.interaction.pair import Pair, mean_and_difference
 from ffebm.twin import with_tensors
 
+__all__ = ["Dense"]
+__dir__ = __all__.copy
+
 
 @final
 class Dense(Interaction):

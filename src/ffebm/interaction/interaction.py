@@ -13,6 +13,9 @@ from ffebm.checks import refuse_old_names
 from ffebm.derivative import pulled_back, wanted
 from ffebm.state import dot
 
+__all__ = ["Contact", "Ends", "Interaction", "Shape"]
+__dir__ = __all__.copy
+
 Shape = tuple[int, ...]
 Ends = tuple[Tensor, Tensor]  # the states at the two ends of an edge, (pre, post)
 

@@ -7,6 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+__all__ = ["Pair", "mean_and_difference"]
+__dir__ = __all__.copy
+
 
 class Pair(NamedTuple):
     mean: Tensor

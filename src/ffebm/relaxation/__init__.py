@@ -5,3 +5,4 @@ from ffebm.relaxation.relaxation import Relaxation
 from ffebm.relaxation.stopping import Observer, PhasesObserver, Relaxed
 
 __all__ = ["FixedPoint", "Observer", "Order", "PhasesObserver", "Relaxation", "Relaxed"]
+__dir__ = __all__.copy

@@ -11,6 +11,9 @@ from ffebm.errors import DivergenceError, block_name
 from ffebm.relaxation.problem import Problem
 from ffebm.state import State, change
 
+__all__ = ["raise_if_diverging"]
+__dir__ = __all__.copy
+
 RUNAWAY = 10  # sweeps that move units by this many times what the first did, and ever more, will not come back
 
 ADVICE = (

@@ -15,6 +15,9 @@ from ffebm.relaxation.relaxation import Relaxation
 from ffebm.rules import Order
 from ffebm.state import State
 
+__all__ = ["FixedPoint"]
+__dir__ = __all__.copy
+
 
 @dataclass(frozen=True)
 class FixedPoint(Relaxation):

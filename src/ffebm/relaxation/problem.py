@@ -12,6 +12,9 @@ from ffebm.errors import block_name
 from ffebm.nudge import Nudge
 from ffebm.state import State
 
+__all__ = ["Problem"]
+__dir__ = __all__.copy
+
 
 @dataclass(frozen=True)
 class Problem:

@@ -28,6 +28,9 @@ from ffebm.relaxation.stopping import (
 )
 from ffebm.state import State, largest
 
+__all__ = ["Relaxation", "check_input", "check_tensor"]
+__dir__ = __all__.copy
+
 STANDSTILL = 4  # units of rounding: a sweep that moves no unit by more has nothing left to do
 
 

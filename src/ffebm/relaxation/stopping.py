@@ -10,6 +10,19 @@ from torch import Tensor
 
 from ffebm.state import State, change, per_sample
 
+__all__ = [
+    "AfterSweeps",
+    "AtStandstill",
+    "Observer",
+    "PhasesObserver",
+    "Relaxed",
+    "Sweep",
+    "WithinTolerance",
+    "iterate",
+    "stopping_rule",
+]
+__dir__ = __all__.copy
+
 Sweep = Callable[[State], State]
 Observer = Callable[[int, State], None]  # called with the number of sweeps done, from 0, and the state
 PhasesObserver = Callable[[int, list[State]], None]  # likewise, with the state of each phase

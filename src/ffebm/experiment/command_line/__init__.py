@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import sys
 import warnings
-from typing import TextIO
+from importlib.metadata import version
+from typing import Annotated, TextIO
 
 import typer
 from rich.markup import escape
@@ -13,7 +14,7 @@ from rich.markup import escape
 from ffebm.checks import brief_name, one_line
 from ffebm.errors import UnsettledWarning
 from ffebm.experiment.command_line import data, reproduction
-from ffebm.experiment.command_line.console import EPILOGS, notes
+from ffebm.experiment.command_line.console import EPILOGS, notes, out
 from ffebm.experiment.command_line.group import Group
 from ffebm.experiment.command_line.reference import presets, settings
 from ffebm.experiment.command_line.results import evaluate, export, predict, report
@@ -25,12 +26,9 @@ from ffebm.experiment.processes import process_rank
 app = typer.Typer(
     cls=Group,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Train networks that are part digital, part analog: backprop through the digital parts, equilibrium propagation "
-    "through the analog ones.",
 )
 data_app = typer.Typer(no_args_is_help=True, help="Look after data sets: say which are there, download what is not.")
 app.add_typer(data_app, name="data")
@@ -44,6 +42,24 @@ PLACES = (
 for place, commands in PLACES:
     for command in commands:
         place.command(epilog=EPILOGS[command])(command)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"ffebm {version('ffebm')}")
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Say which version this is, and stop.")
+    ] = False,
+) -> None:
+    """Train networks that are part digital, part analog: backprop through the digital parts, EP through the analog ones.
+
+    EP is equilibrium propagation. `ffebm --install-completion` has your shell complete commands and options.
+    """
 
 
 def main() -> None:

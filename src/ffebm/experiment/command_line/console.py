@@ -51,6 +51,14 @@ RunArgument = Annotated[
     Path, typer.Argument(metavar="RUN", callback=named, help="Folder of a run, for example runs/digits-20270101-120000.")
 ]
 
+
+def preset_completions(incomplete: str) -> list[str]:
+    """Names of presets that a shell may complete this to."""
+    from ffebm.experiment.preset import preset_names
+
+    return [name for name in preset_names() if name.startswith(incomplete)]
+
+
 EPILOGS: dict[Callable[..., None], str] = {}  # help's last words, by command
 
 

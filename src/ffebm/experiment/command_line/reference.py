@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from ffebm.checks import brief_name
-from ffebm.experiment.command_line.console import examples, out
+from ffebm.experiment.command_line.console import examples, out, preset_completions
 from ffebm.experiment.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 @examples("ffebm presets", "ffebm presets cifar10-l12-bs2 > my.toml", "ffebm train my.toml")
 def presets(
-    name: Annotated[str | None, typer.Argument(metavar="PRESET", help="Print this one, as a TOML file to start from.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PRESET", help="Print this one, as a TOML file to start from.", autocompletion=preset_completions
+        ),
+    ] = None,
 ) -> None:
     """List the presets: every row of the paper's tables, with the paper's result beside it."""
     from ffebm.experiment.preset import FOLDER, preset_names, read_preset

@@ -77,8 +77,8 @@ def export(
     its metadata.
     """
     with notes.status("Loading torch …"):
-        from ffebm.experiment.classifier import load
         from ffebm.experiment.export import export as write
+        from ffebm.loading import load
 
         classifier = load(run)
     with notes.status(f"Writing {escape(str(path))} …"):

@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from ffebm.experiment.command_line.console import DataOption, examples, named, notes, out, percent
+from ffebm.experiment.command_line.console import DataOption, examples, named, notes, out, percent, preset_completions
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.processes import follow_leash, is_first
 
@@ -29,12 +29,18 @@ LOADING = "Loading torch and Lightning …"
     "ffebm train gradient.kind=id    # by implicit differentiation",
     "ffebm train cifar10-small --data ~/data --output runs/mine",
     "ffebm train --resume runs/mine",
+    "ffebm train cifar10-small --dry-run  # the model, and how long it would take",
     "ffebm train my.toml seed=1 'model.split=[2, 2]'",
     "ffebm train cifar100-l15 --data ~/data trainer.devices=8",
 )
 def train(
     source: Annotated[
-        str | None, typer.Argument(metavar="PRESET|FILE.toml", help="What to train; `ffebm presets` lists what there is.")
+        str | None,
+        typer.Argument(
+            metavar="PRESET|FILE.toml",
+            help="What to train; `ffebm presets` lists what there is.",
+            autocompletion=preset_completions,
+        ),
     ] = None,
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change; `ffebm settings` explains all.")
@@ -55,9 +61,15 @@ def train(
             "and processes. On one CPU thread that is so anyway. Across machines or thread counts nothing can promise it.",
         ),
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the model and estimate the time; train nothing and write nothing.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only what is wrong, and what came of it.")] = False,
 ) -> None:
     """Train a model, and put all that comes of it into a folder."""
     follow_leash()
+    if dry_run and (resume is not None or output is not None):
+        raise UserError("--dry-run is of a run that has not begun: leave out --resume and --output.")
     given = list(overrides or [])
     if source is not None and "=" in source:  # no preset was named
         source, given = None, [source, *given]
@@ -71,7 +83,7 @@ def train(
                 "A resumed run keeps its settings: give --resume alone, or with --data if that has moved. "
                 "To change settings, start a new run from its settings.toml."
             )
-        _resume(resume, data)
+        _resume(resume, data, quiet)
     else:
         from ffebm.experiment.preset import DEFAULT, read_preset_or_file
         from ffebm.experiment.settings.paths import folder_in_environment
@@ -79,34 +91,51 @@ def train(
         settings = read_preset_or_file(source, given)
         if settings.data.root is None and settings.data.name != "digits" and (folder := folder_in_environment()):
             settings = settings.model_copy(update={"data": settings.data.at(folder)})  # so that the run can be made again
-        _start(settings, output, Path(source).stem if source else DEFAULT)
+        if dry_run:
+            _preview(settings)
+        else:
+            _start(settings, output, Path(source).stem if source else DEFAULT, quiet)
 
 
-def _start(settings: Settings, output: Path | None, name: str) -> None:
+def _preview(settings: Settings) -> None:
+    with notes.status("Loading torch, and timing a few steps …"):
+        from ffebm.experiment.settings.duration import in_words
+        from ffebm.experiment.training.preview import model_table, preview
+
+        found = preview(settings, notes)
+    out.print(model_table(found.summary))
+    out.print(
+        f"\n{found.steps:,} steps of {found.step_seconds:.2g} s in {settings.trainer.epochs} epochs, and a test after each: "
+        f"about {in_words(found.seconds)} in one process on this machine.",
+        soft_wrap=True,
+    )
+
+
+def _start(settings: Settings, output: Path | None, name: str, quiet: bool) -> None:
     with notes.status(LOADING):
         from ffebm.experiment.run import Run
         from ffebm.experiment.training import train
 
     first = is_first(settings.trainer.processes)
     run = Run.create(output, name) if first else Run(output or Path("runs"))  # only the first process writes
-    _follow(run, first, lambda: train(settings, run, notes))
+    _follow(run, first, quiet, lambda: train(settings, run, notes, quiet=quiet))
 
 
-def _resume(folder: Path, data: Path | None) -> None:
+def _resume(folder: Path, data: Path | None, quiet: bool) -> None:
     with notes.status(LOADING):
         from ffebm.experiment.run import Run
         from ffebm.experiment.training import resume
 
     run = Run.open(folder)
-    _follow(run, is_first(run.settings().trainer.processes), lambda: resume(run, notes, data))
+    _follow(run, is_first(run.settings().trainer.processes), quiet, lambda: resume(run, notes, data, quiet=quiet))
 
 
-def _follow(run: Run, first: bool, training: Callable[[], Learner]) -> None:
+def _follow(run: Run, first: bool, quiet: bool, training: Callable[[], Learner]) -> None:
     """Train, and say where the results go, how it went, and how to go on."""
     from ffebm.experiment.run import remake_command, resume_command
     from ffebm.experiment.training import Stopped
 
-    if first:
+    if first and not quiet:
         notes.print(f"Run folder: [bold]{escape(str(run.folder))}[/]", highlight=False)
     try:
         learner = training()

@@ -22,6 +22,7 @@ from rich.markup import escape
 from ffebm.checks import brief_name
 from ffebm.experiment.environment import describe_environment
 from ffebm.experiment.errors import UserError
+from ffebm.experiment.forecast import survey
 from ffebm.experiment.processes import is_first
 from ffebm.experiment.run import Run, RunError, step_of
 from ffebm.experiment.settings import Settings, SettingsError
@@ -32,24 +33,34 @@ from ffebm.experiment.training.gradient_check import GradientCheck
 from ffebm.experiment.training.health import Health
 from ffebm.experiment.training.learner import Learner
 from ffebm.experiment.training.preparing import prepare, wrongly_started
+from ffebm.experiment.training.preview import model_table
 from ffebm.experiment.training.progress import Progress, Recorder
 from ffebm.experiment.training.resumable import Pattern, check_resumable
 
 
-def train(settings: Settings, run: Run, console: Console | None = None) -> Learner:
-    """Train from the beginning, into a fresh folder."""
+def train(settings: Settings, run: Run, console: Console | None = None, *, quiet: bool = False) -> Learner:
+    """Train from the beginning, into a fresh folder.
+
+    Args:
+        console: is told of the model and of every epoch.
+        quiet: tell it only of what is wrong.
+    """
     console = console or Console(stderr=True)
     learner = prepare(settings, console)
+    if is_first(settings.trainer.processes) and not quiet:
+        summary = survey(settings, learner.dataset.shape, len(learner.dataset.classes))
+        console.print(model_table(summary, settings.model.max_contraction))
     with _folder_locked(learner, run, new=True):
-        _fit(learner, run, console, None)
+        _fit(learner, run, console, None, quiet)
     return learner
 
 
-def resume(run: Run, console: Console | None = None, root: Path | None = None) -> Learner:
+def resume(run: Run, console: Console | None = None, root: Path | None = None, *, quiet: bool = False) -> Learner:
     """Go on with a run from its newest sound checkpoint; where there is none yet, from the beginning.
 
     Args:
         root: where the data lies now, if not where it was.
+        quiet: tell the console only of what is wrong.
     """
     console = console or Console(stderr=True)
     settings = run.settings()
@@ -69,8 +80,9 @@ def resume(run: Run, console: Console | None = None, root: Path | None = None) -
             where = "the beginning: there is no checkpoint yet"
             if checkpoint is not None:
                 where = f"step {content['global_step']} ({checkpoint.name})"
-            console.print(f"Going on from {where}.", highlight=False)
-        _fit(learner, run, console, checkpoint)
+            if not quiet:
+                console.print(f"Going on from {where}.", highlight=False)
+        _fit(learner, run, console, checkpoint, quiet)
     return learner
 
 
@@ -79,14 +91,14 @@ def _folder_locked(learner: Learner, run: Run, *, new: bool = False) -> Abstract
     return run.locked(new=new) if is_first(learner.settings.trainer.processes) else nullcontext()
 
 
-def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None) -> None:
+def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None, quiet: bool) -> None:
     settings = learner.settings.trainer
     first = is_first(settings.processes)
     calibrated = learner.settings.sweeps == "calibrated"
     callbacks = [
         *([Calibrating(console, learner.settings.gradient.quality)] if calibrated else []),
         Health(console, settling=not calibrated),
-        *([GradientCheck(console, run), Progress(console), Recorder(run)] if first else []),
+        *([GradientCheck(console, run, quiet), *([] if quiet else [Progress(console)]), Recorder(run)] if first else []),
         Checkpoints(run, settings.checkpoint_every, settings.keep),
     ]
     step = None if checkpoint is None else step_of(checkpoint)

@@ -27,9 +27,10 @@ class GradientCheck(Callback):
     precision of the blocks, without autocast.
     """
 
-    def __init__(self, console: Console, run: Run) -> None:
+    def __init__(self, console: Console, run: Run, quiet: bool = False) -> None:
         self.console = console
         self.run = run
+        self.quiet = quiet
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Batch, batch_idx: int) -> None:
         assert isinstance(pl_module, Learner)
@@ -40,7 +41,8 @@ class GradientCheck(Callback):
             except ValueError as error:  # which names the block
                 raise HealthError(f"{error} This was before the first step.") from None
             write_json(self.run.gradient_file, {**asdict(found), "images": len(y)})
-            self.console.print(_sentence(found, len(y)), highlight=False)
+            if found.cosine < FAR or not self.quiet:
+                self.console.print(_sentence(found, len(y)), highlight=False)
 
 
 def _sentence(found: Fidelity, images: int) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from ffebm.experiment.clock import clock
 from ffebm.experiment.data import Batch
@@ -17,7 +19,9 @@ from ffebm.experiment.run import Run
 from ffebm.experiment.training.learner import Learner
 
 FORGET = 0.98  # of what the bar shows, per step: it averages over about fifty
-QUIET = 60  # seconds between lines where there is no terminal to draw a bar on
+QUIET = 600  # seconds between lines in an epoch where there is no terminal to draw a bar on
+DRAWN = 60  # seconds between pictures of the curves
+BESIDE = 45  # columns of a terminal that the epoch, the bar, the count and the time left take
 
 
 class Progress(Callback):
@@ -27,11 +31,10 @@ class Progress(Callback):
         self.console = console
         self.bar = Bar(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
+            BarColumn(bar_width=8),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[shown]}"),
             TimeRemainingColumn(compact=True),
-            TextColumn("left"),
+            TextColumn("left · {task.fields[shown]}", table_column=Column(no_wrap=True, overflow="crop")),
             console=console,
             transient=True,
             speed_estimate_period=300,
@@ -57,20 +60,23 @@ class Progress(Callback):
             return
         self._average(loss=loss / samples, accuracy=right / samples, residual=residual / samples, pace=seconds / samples)
         pace = trainer.world_size / self.averages["pace"]
-        shown = " · ".join(
-            (
+        shown = fitting(
+            [
                 f"loss {self.averages['loss']:.3f}",
-                f"accuracy {100 * self.averages['accuracy']:.1f} %",
+                f"{100 * self.averages['accuracy']:.1f} %",
+                f"{pace:,.0f}/s",
                 f"residual {self.averages['residual']:.0e}",
-                f"{pace:,.0f} images/s",
-            )
+            ],
+            self.console.width - BESIDE if self.console.is_terminal else None,
         )
         epoch = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
         self.bar.update(self.task, completed=trainer.global_step, description=epoch, shown=shown)
         if not self.console.is_terminal and now - self._spoke > QUIET:
             self._spoke = now
             left = (pl_module.steps - trainer.global_step) * pl_module.settings.trainer.batch / pace
-            self.console.print(f"{epoch}, step {trainer.global_step}: {shown} · {clock(left)} left", highlight=False)
+            self.console.print(
+                f"{epoch}, step {trainer.global_step}: {shown} · {clock(left)} left", highlight=False, soft_wrap=True
+            )
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Batch, batch_idx: int) -> None:
         assert isinstance(pl_module, Learner)
@@ -85,14 +91,19 @@ class Progress(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, Learner)
         row = pl_module.history[-1]
-        self.console.print(
-            f"epoch {row['epoch']:.0f}/{trainer.max_epochs}: "
-            f"loss {row['train_loss']:.4f}, accuracy {100 * row['train_accuracy']:.2f} % · "
-            f"test loss {row['test_loss']:.4f}, accuracy [bold]{100 * row['test_accuracy']:.2f} %[/] · "
-            f"residual {row['residual']:.0e} · {_promised(pl_module)}{row['images_per_second']:,.0f} images/s · "
-            f"{clock(row['seconds'])}",
-            highlight=False,
+        line = fitting(
+            [
+                f"epoch {row['epoch']:.0f}/{trainer.max_epochs}: loss {row['train_loss']:.3f}, "
+                f"{100 * row['train_accuracy']:.1f} %",
+                f"test {row['test_loss']:.3f}, {100 * row['test_accuracy']:.2f} %",
+                f"{row['images_per_second']:,.0f}/s",
+                clock(row["seconds"]),
+                f"residual {row['residual']:.0e}",
+                *_promised(pl_module),
+            ],
+            self.console.width if self.console.is_terminal else None,
         )
+        self.console.print(line, highlight=False, soft_wrap=True)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.bar.stop()
@@ -108,11 +119,22 @@ class Progress(Callback):
             self.averages[name] = self.averages.get(name, 0.0) * (1 - share) + value * share
 
 
-def _promised(learner: Learner) -> str:
+def fitting(parts: Sequence[str], width: int | None) -> str:
+    """The first of these parts, as many as fit between the edges of a terminal; all of them where there is none."""
+    shown = parts[0]
+    for part in parts[1:]:
+        longer = f"{shown} · {part}"
+        if width is not None and len(longer) > width:
+            break
+        shown = longer
+    return shown
+
+
+def _promised(learner: Learner) -> list[str]:
     """By how much a sweep of the slowest block brings it nearer at least, where blocks have a limit."""
     kept = [block.limit.certificate for _, block in learner.model.chain if block.limit is not None]
     slowest = max((certificate.contraction for certificate in kept if certificate is not None), default=None)
-    return "" if slowest is None else f"contraction {slowest:.2f} · "
+    return [] if slowest is None else [f"contraction {slowest:.2f}"]
 
 
 class Recorder(Callback):
@@ -143,6 +165,6 @@ class Recorder(Callback):
             trainer.logger.log_metrics({f"epoch/{name}": value for name, value in rows[-1].items()}, trainer.global_step)
         self.run.save_weights(pl_module.model)
         self.run.save_metrics(rows)
-        if time.monotonic() - self._drew > QUIET or len(rows) == trainer.max_epochs:
+        if time.monotonic() - self._drew > DRAWN or len(rows) == trainer.max_epochs:
             save_curves(rows, self.run.folder / "curves.png", self.run.folder.name)
             self._drew = time.monotonic()

@@ -1,0 +1,32 @@
+"""The way from a run folder to a model, for those who have the tool installed, and a word for those who have not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ffebm.experiment.classifier import Classifier
+
+__all__ = ["load"]
+__dir__ = __all__.copy
+
+TOOL = "pip install 'ffebm[cli]'"
+
+
+def load(folder: str | Path) -> Classifier:
+    """The trained model of a run, in evaluation mode, ready to predict: `ffebm.load("runs/mine").predict("cat.png").labels`.
+
+    Args:
+        folder: a run, as `ffebm train` makes it, or what `save_pretrained` wrote.
+    """
+    try:
+        from ffebm.experiment.classifier import Classifier
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(needs_tool("`ffebm.load`", error), name=error.name) from None
+    return Classifier.from_pretrained(folder)
+
+
+def needs_tool(what: str, error: ModuleNotFoundError) -> str:
+    """What to say where only the library is installed."""
+    return f"{what} needs {error.name}, and only the library is installed, which needs torch alone. For the rest: {TOOL}"
