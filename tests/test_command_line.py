@@ -18,7 +18,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from ffebm.experiment import command_line
+from ffebm.experiment.errors import UserError
 from ffebm.experiment.run import Run
+from ffebm.experiment.training.progress import fitting
 from test_data import write_cifar10
 
 TINY = [
@@ -98,6 +100,68 @@ def test_shells_complete_commands_and_options() -> None:
 
     assert completed("ffebm", "ev") == ["evaluate"]
     assert "cifar10-small" in completed("ffebm", "train", "cifar10-s")
+
+
+def test_a_dry_run_shows_the_model_and_the_time_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = call("train", "--dry-run", *TINY)
+    assert re.search(r"block 1 +4×8×8, 4×8×8 +148 ", shown)
+    assert re.search(r"6 steps of [\d.]+ s in 1 epochs.*about .* in one process on this machine", " ".join(shown.split()))
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(UserError, match="--dry-run is of a run that has not begun"):
+        call("train", "--dry-run", "--output", "runs/x")
+
+
+def test_quiet_training_says_what_came_of_it_alone(tmp_path: Path) -> None:
+    done = shell("train", "--quiet", *TINY, "--output", tmp_path / "run")
+    assert done.stderr == ""
+    assert "test accuracy" in done.stdout
+    wrong = shell("train", "-q", "trainer.epochs=x", code=1)
+    assert "Error:" in wrong.stderr
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_lines_fit_a_terminal_and_are_one_an_epoch_where_there_is_none(columns: int) -> None:
+    parts = [
+        "epoch 10/10: loss 0.123, 99.9 %",
+        "test 0.123, 99.99 %",
+        "1,234/s",
+        "0:12:34",
+        "residual 1e-03",
+        "contraction 0.35",
+    ]
+    assert len(fitting(parts, columns)) <= columns
+    assert fitting(parts, 80).endswith("0:12:34")
+    assert fitting(parts, None) == " · ".join(parts)
+
+
+def test_json_is_for_programs(run: Path, tmp_path: Path) -> None:
+    assert json.loads(call("evaluate", run, "--json")) == json.loads((run / "evaluation.json").read_text())
+    presets = json.loads(call("presets", "--json"))
+    assert presets["cifar10-l12-bs2"]["model"]["split"] == 2
+    found = json.loads(call("data", "check", write_cifar10(tmp_path), "--json"))
+    assert found["mnist"]["state"] == "absent"
+    assert found["cifar10"]["state"] == "partial"
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict", "export", "train"])
+def test_what_is_missing_is_said_before_torch_is_loaded(command: str, tmp_path: Path) -> None:
+    arguments = {"predict": ["predict", tmp_path, "x.png"], "export": ["export", tmp_path, "x.onnx"]}
+    arguments |= {"evaluate": ["evaluate", tmp_path], "train": ["train", "cifar10-small", "--data", tmp_path / "none"]}
+    code = f"import sys\nsys.argv = {['ffebm', *map(str, arguments[command])]!r}\n"
+    code += "from ffebm.experiment.command_line import main\ntry:\n    main()\nfinally:\n    assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "is no run folder" in done.stderr or "does not exist" in done.stderr
+    assert "Assertion" not in done.stderr
+
+
+def test_using_a_model_loads_no_trainer(run: Path) -> None:
+    code = f"import sys\nsys.argv = ['ffebm', 'evaluate', {str(run)!r}]\n"
+    code += "from ffebm.experiment.command_line import main\nmain()\n"
+    code += "assert not {'lightning', 'tensorboard', 'sklearn', 'torch._dynamo'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_help_needs_no_torch() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import wraps
 from typing import Any, Literal, NoReturn, TypeVar, cast, get_args
 
 import torch
@@ -40,7 +42,18 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 def _not_compiled(method: Method) -> Method:
     """Have `torch.compile` cut its graph here: it would unroll every sweep otherwise."""
-    return cast(Method, torch.compiler.disable(method))
+    disabled: Method | None = None
+
+    @wraps(method)
+    def called(*arguments: Any, **options: Any) -> Any:
+        nonlocal disabled
+        if disabled is None:
+            if "torch._dynamo" not in sys.modules:  # nobody compiles; loading it takes as long as the rest of torch
+                return method(*arguments, **options)
+            disabled = cast(Method, torch.compiler.disable(method))
+        return disabled(*arguments, **options)
+
+    return cast(Method, called)
 
 
 class AnalogBlock(nn.Module):

@@ -25,6 +25,7 @@ SHORT = 0.96  # iterations come from below: in fast training, what they find is 
 # The gain of an edge with which blocks of three, four and six layers hand on as much at the start as blocks of two:
 # tests/test_start.py.
 ENOUGH = 2.25
+MARKS = 3  # numbers that tell whether a parameter has changed
 MIXED = 0.03  # how much of a random vector goes into the one that is kept
 
 
@@ -61,13 +62,13 @@ class EdgeGains(_Remembering):
             if not ties:
                 return []
             vectors = [self._vector(number, edge, below) for number, ((_, _, edge), below) in enumerate(ties)]
+            if any(vector.is_meta for vector, _ in vectors):  # weights without numbers have no gain
+                return [0.0 * len(_turned(edge, vector)) for ((_, _, edge), _), (vector, _) in zip(ties, vectors, strict=True)]
             known = not any(fresh for _, fresh in vectors)
             before: list[float] = []
             squares: list[float] = []
             for done in range(1, FIRST + iterations):
                 norms = [self._turn(edge, vector) for ((_, _, edge), _), (vector, _) in zip(ties, vectors, strict=True)]
-                if any(norm.is_meta for norm in norms):
-                    return [0.0] * len(norms)  # weights without numbers have none
                 squares = torch.stack(norms).tolist()  # the only wait for the device
                 steady = bool(before) and all(now <= STEADY * then for now, then in zip(squares, before, strict=True))
                 if done >= iterations and (known or steady):
@@ -82,13 +83,7 @@ class EdgeGains(_Remembering):
         basis[0] = _rows(vector)[0]
         smallest, negligible = torch.finfo(vector.dtype).tiny, torch.finfo(vector.dtype).eps ** 0.5
         for number in range(LANCZOS):
-            turned = edge.there_and_back(_tensor(basis[number : number + 1], vector))
-            if turned is None:
-                raise TypeError(
-                    f"The gain of {edge} in {block_name()} is not known, so nothing can be promised of it: use `Dense` or "
-                    "`Convolution`, without soft pooling, or give the edge `there_and_back`."
-                )
-            images[number] = image = _rows(turned)[0]
+            images[number] = image = _rows(_turned(edge, _tensor(basis[number : number + 1], vector)))[0]
             if number + 1 < LANCZOS:
                 known = basis[: number + 1]
                 rest = torch.addmv(image, known.T, known @ image, alpha=-1)
@@ -96,8 +91,6 @@ class EdgeGains(_Remembering):
                 # Where nothing new is left, what rounding leaves is not orthogonal.
                 new = length > negligible * torch.linalg.vector_norm(image)
                 torch.mul(rest, new / length.clamp(min=smallest), out=basis[number + 1])
-        if vector.is_meta:
-            return vector.sum()
         products = basis @ images.T
         sound = products.isfinite().all()
         squares, directions = torch.linalg.eigh(torch.where(sound, (products + products.T) / 2, 0.0))
@@ -109,6 +102,9 @@ class EdgeGains(_Remembering):
     def _vector(self, number: int, edge: Interaction, below: Shape) -> tuple[Tensor, bool]:
         """The vector of an edge, and whether it is new."""
         name, like = f"vector_{number}", next(edge.parameters(), torch.empty(()))
+        if like.is_meta:
+            self.register_buffer(name, like.new_empty(1, *below))
+            return like.new_empty(1, *below), True
         generator = torch.Generator("cpu").manual_seed(number)  # the same numbers on every device
         drawn = torch.randn(1, *below, generator=generator, device="cpu").to(like)
         drawn = drawn / drawn.norm()
@@ -121,6 +117,17 @@ class EdgeGains(_Remembering):
         vector = drawn.contiguous(memory_format=torch.channels_last if drawn.dim() == 4 else torch.contiguous_format)
         self.register_buffer(name, vector)
         return vector, fresh
+
+
+def _turned(edge: Interaction, vector: Tensor) -> Tensor:
+    """The vector through the edge and back; raises where the edge does not tell."""
+    turned = edge.there_and_back(vector)
+    if turned is None:
+        raise TypeError(
+            f"The gain of {edge} in {block_name()} is not known, so nothing can be promised of it: use `Dense` or "
+            "`Convolution`, without soft pooling, or give the edge `there_and_back`."
+        )
+    return turned
 
 
 def _rows(tensor: Tensor) -> Tensor:
@@ -164,10 +171,12 @@ class Limit(_Remembering):
     @torch.no_grad()
     def keep(self, energy: Energy, shape: Sequence[int]) -> None:
         """Bring weights back that have grown too large since the last time; nothing where they have not changed."""
+        if any(p.is_meta for p in energy.parameters()):
+            shares(energy, len(self.gains.measure(energy, shape)), self.max_contraction)  # refuses what has none
+            self.register_buffer("seen", torch.empty(MARKS * len([*energy.parameters()]) + len(shape), device="meta"))
+            return
         seen, marks = self._buffers.get("seen"), _fingerprint(energy, shape)
-        same = (
-            seen is not None and not marks.is_meta and seen.dtype == marks.dtype and torch.equal(seen.to(marks.device), marks)
-        )
+        same = seen is not None and seen.dtype == marks.dtype and torch.equal(seen.to(marks.device), marks)
         if same and self.certificate is not None:
             return
         ties = energy.ties(shape)

@@ -9,3 +9,11 @@ class Remark(UserWarning):
 
 class UserError(Exception):
     """Something outside the program is wrong; the message says what, and what to do about it."""
+
+
+class DataError(UserError):
+    """Files that are missing, damaged or not what their name says."""
+
+
+class RunError(UserError):
+    """A run folder that cannot be used as asked."""

@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
 from ffebm.experiment.architectures import build_model
 from ffebm.experiment.settings import Settings, SettingsError, Trainer as TrainerSettings
 from ffebm.experiment.settings.duration import in_words
+from ffebm.model import FFEBM
 from ffebm.summary import Summary
 
 SLOW, FAST = 1e10, 1e12  # multiply-accumulates a second: rough guesses at two CPU cores and a GPU, for a warning
 PATIENCE = 60.0  # seconds that a step may take without remark
 
 
-def survey(settings: Settings, shape: Sequence[int], classes: int, *, training: bool = True) -> Summary:
-    """All sizes of the model that settings describe, or a `SettingsError`: there is none, or the machine cannot hold it."""
-    try:
-        with torch.device("meta"):  # shapes alone: nothing is allocated yet
-            model = build_model(settings, shape, classes)
-            found = model.summary()  # walks through all of them
-        for _, block in model.chain if training else []:
+def survey(settings: Settings, shape: Sequence[int], classes: int) -> Summary:
+    """All sizes of the model that settings describe, or a `SettingsError`: there is none, or the machine cannot train it."""
+    model = sketch(settings, shape, classes)
+    with _refusing(), torch.device("meta"):
+        found = model.summary()  # walks through all of them
+        for _, block in model.chain:
             precision = torch.float64 if settings.trainer.precision == "64-true" else torch.float32
             block.estimator.check_precision(precision, block.label)
+    _check_memory(settings, found.parameters, training=True)
+    return found
+
+
+def sketch(settings: Settings, shape: Sequence[int], classes: int) -> FFEBM:
+    """The model without numbers, on the meta device, or a `SettingsError`: there is none, or the machine cannot hold it."""
+    with _refusing(), torch.device("meta"):  # shapes alone: nothing is allocated yet
+        model = build_model(settings, shape, classes)
+    _check_memory(settings, sum(p.numel() for p in model.parameters()), training=False)
+    return model
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    try:
+        yield
     except (ValueError, RuntimeError, TypeError) as error:
         raise SettingsError(f"No model can be built from these settings: {error}") from None
-    _check_memory(settings, found.parameters, training)
-    return found
 
 
 def warning_of_slow_steps(settings: Settings, summary: Summary, images: int) -> str:

@@ -19,12 +19,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ffebm.checks import brief, brief_name
+from ffebm.checks import brief
 from ffebm.experiment.data import Description
-from ffebm.experiment.errors import Remark, UserError
+from ffebm.experiment.errors import Remark, RunError, UserError
 from ffebm.experiment.files import read_regular, write_atomically
 from ffebm.experiment.lock import locked
 from ffebm.experiment.packing import SUFFIX, unpacked
+from ffebm.experiment.places import SETTINGS, check_is_run
 from ffebm.experiment.sealed import SealError, UnsealedError, seal, unseal
 from ffebm.experiment.settings import Settings, read_settings
 
@@ -33,10 +34,6 @@ LARGEST = 1 << 22  # bytes of a file of texts in a run folder: twenty thousand e
 COLUMNS = ("epoch", "step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "test_top5", "residual", "seconds")
 KINDS = (torch.float32, torch.int64)  # of weights, and of what batch-norms count
 SHARES = ("train_accuracy", "test_accuracy", "test_top5")
-
-
-class RunError(UserError):
-    """A run folder that cannot be used as asked."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +61,8 @@ class Run:
     @classmethod
     def open(cls, folder: Path) -> Run:
         """The folder of an earlier run."""
-        run = cls(folder)
-        if not run.settings_file.is_file():
-            raise RunError(
-                f"{brief_name(str(folder), 200)} is no run folder: it has no {run.settings_file.name}. "
-                "Name a folder that `ffebm train` has made, for example one below runs/."
-            )
-        return run
+        check_is_run(folder)
+        return cls(folder)
 
     @property
     def holds_something(self) -> bool:
@@ -132,7 +124,7 @@ class Run:
 
     @property
     def settings_file(self) -> Path:
-        return self.folder / "settings.toml"
+        return self.folder / SETTINGS
 
     @property
     def weights_file(self) -> Path:

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from ffebm.errors import DivergenceError
-from ffebm.experiment.architectures import build_model
 from ffebm.experiment.data import Description
-from ffebm.experiment.forecast import survey
+from ffebm.experiment.forecast import sketch
 from ffebm.experiment.run import Run, RunError
 from ffebm.model import FFEBM
 
@@ -25,12 +24,10 @@ def load_trained(run: Run, data: Description | None = None) -> tuple[FFEBM, str]
         data: what it was trained on; by default as the run remembers it.
     """
     settings, data = run.settings(), data or run.description()
-    survey(settings, data.shape, len(data.classes), training=False)
+    model = sketch(settings, data.shape, len(data.classes))  # no room is made for what a few bytes of settings announce
     weights, source = run.weights()
-    with torch.device("meta"):  # before room is made for a model that a few bytes of settings announce
-        run.check_fit(weights, source, build_model(settings, data.shape, len(data.classes)))
-    model = build_model(settings, data.shape, len(data.classes))
-    model.load_state_dict(weights)
+    run.check_fit(weights, source, model)
+    model.load_state_dict(weights, assign=True)
     return model.eval().to(memory_format=torch.channels_last), source.name  # pyright: ignore[reportCallIssue]
 
 

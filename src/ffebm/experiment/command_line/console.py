@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -47,6 +49,7 @@ DataOption = Annotated[
         help="Folder of the data sets. Else the environment variable FFEBM_DATA names it.",
     ),
 ]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs to read.")]
 RunArgument = Annotated[
     Path, typer.Argument(metavar="RUN", callback=named, help="Folder of a run, for example runs/digits-20270101-120000.")
 ]
@@ -70,6 +73,11 @@ def examples(*lines: str) -> Callable[[Command], Command]:
         return command
 
     return keep
+
+
+def print_json(value: Any) -> None:
+    """As JSON, for programs: nothing else goes to the same place."""
+    sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
 def percent(share: float) -> str:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from ffebm.checks import brief_name
-from ffebm.experiment.command_line.console import DataOption, examples, named, notes, out
+from ffebm.experiment.command_line.console import DataOption, JsonOption, examples, named, notes, out, print_json
 from ffebm.experiment.errors import UserError
+
+if TYPE_CHECKING:
+    from ffebm.experiment.data.condition import Condition
 
 
 @examples("ffebm data check ~/data")
@@ -20,6 +24,7 @@ def check(
         Path | None,
         typer.Argument(metavar="DIR", callback=named, help="Folder of the data sets; else FFEBM_DATA names it."),
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Say which data sets a folder holds, whole, damaged or in part. Fails if one is damaged."""
     from ffebm.experiment import data
@@ -31,13 +36,20 @@ def check(
         raise UserError(f"There is no folder {brief_name(str(folder), 200)}.")
     with notes.status("Reading …"):
         report = data.check(folder)
+    if as_json:
+        print_json({name: {"state": str(found.state), "details": found.details} for name, found in report.items()})
+    else:
+        _show(report)
+    if any(found.state is data.Presence.DAMAGED for found in report.values()):
+        raise typer.Exit(1)
+
+
+def _show(report: Mapping[str, Condition]) -> None:
     colours = {"complete": "green", "damaged": "red", "partial": "yellow", "absent": "dim"}
     table = Table("data set", "state", "")
     for name, found in report.items():
         table.add_row(name, f"[{colours[found.state]}]{found.state}[/]", escape(found.details))
     out.print(table)
-    if any(found.state is data.Presence.DAMAGED for found in report.values()):
-        raise typer.Exit(1)
 
 
 @examples("ffebm data fetch cifar10 --data ~/data", "FFEBM_DATA=~/data ffebm data fetch mnist")

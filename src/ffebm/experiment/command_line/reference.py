@@ -10,14 +10,14 @@ from rich import box
 from rich.table import Table
 
 from ffebm.checks import brief_name
-from ffebm.experiment.command_line.console import examples, out, preset_completions
+from ffebm.experiment.command_line.console import JsonOption, examples, out, preset_completions, print_json
 from ffebm.experiment.errors import UserError
 
 if TYPE_CHECKING:
     from ffebm.experiment.settings import Model
 
 
-@examples("ffebm presets", "ffebm presets cifar10-l12-bs2 > my.toml", "ffebm train my.toml")
+@examples("ffebm presets", "ffebm presets cifar10-l12-bs2 > my.toml", "ffebm train my.toml", "ffebm presets --json")
 def presets(
     name: Annotated[
         str | None,
@@ -25,10 +25,15 @@ def presets(
             metavar="PRESET", help="Print this one, as a TOML file to start from.", autocompletion=preset_completions
         ),
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """List the presets: every row of the paper's tables, with the paper's result beside it."""
     from ffebm.experiment.preset import FOLDER, preset_names, read_preset
 
+    if as_json:
+        names = preset_names() if name is None else [name]
+        print_json({each: read_preset(each).model_dump(mode="json") for each in names})
+        return
     if name is not None:
         read_preset(name)
         sys.stdout.write((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))

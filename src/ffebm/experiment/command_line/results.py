@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -9,18 +10,42 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from ffebm.experiment.command_line.console import MOST, DataOption, RunArgument, examples, named, notes, out, percent
+from ffebm.experiment.command_line.console import (
+    MOST,
+    DataOption,
+    JsonOption,
+    RunArgument,
+    examples,
+    named,
+    notes,
+    out,
+    percent,
+    print_json,
+)
 from ffebm.experiment.errors import UserError
+from ffebm.experiment.places import SETTINGS, check_is_run, find_data
 
 
-@examples("ffebm evaluate runs/digits-20270101-120000", "ffebm evaluate runs/mine --data ~/data")
-def evaluate(run: RunArgument, data: DataOption = None) -> None:
+@examples(
+    "ffebm evaluate runs/digits-20270101-120000",
+    "ffebm evaluate runs/mine --data ~/data",
+    "ffebm evaluate runs/mine --json | jq .top1",
+)
+def evaluate(run: RunArgument, data: DataOption = None, as_json: JsonOption = False) -> None:
     """Measure a trained model on the whole test set: top-1, top-5, loss, every class, and a picture of the confusions."""
+    from ffebm.experiment.settings import read_settings
+
+    check_is_run(run)
+    known = read_settings(run / SETTINGS).data
+    find_data(known.name, data or known.root)  # before torch is loaded, which takes seconds
     with notes.status("Loading torch …"):
         from ffebm.experiment.evaluation import evaluate_run
         from ffebm.experiment.run import Run
 
     found = evaluate_run(Run.open(run), data, notes)
+    if as_json:
+        print_json(asdict(found))
+        return
     table = Table(title=escape(f"{found.name}: {found.images:,} test images"), title_justify="left")
     table.add_column("")
     table.add_column("accuracy", justify="right")
@@ -43,6 +68,7 @@ def predict(
     top: Annotated[int, typer.Option(min=1, max=MOST, help="How many classes to show for each.")] = 3,
 ) -> None:
     """Say what is in some pictures."""
+    check_is_run(run)
     with notes.status("Loading torch …"):
         from ffebm.experiment.classifier import predict_images
         from ffebm.experiment.run import Run
@@ -76,6 +102,7 @@ def export(
     The file takes normalised images and makes a fixed number of sweeps. Image shape, normalisation and names of classes are in
     its metadata.
     """
+    check_is_run(run)
     with notes.status("Loading torch …"):
         from ffebm.experiment.export import export as write
         from ffebm.loading import load

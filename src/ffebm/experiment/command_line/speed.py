@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ffebm.experiment.command_line.console import MOST, DataOption, examples, named, notes, out
+from ffebm.experiment.command_line.console import MOST, DataOption, JsonOption, examples, named, notes, out, print_json
 
 
 @examples(
@@ -46,12 +47,13 @@ def bench(
     output: Annotated[
         Path | None, typer.Option(metavar="DIR", callback=named, help="Folder for speed.json, speed.md and speed.png.")
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Measure gradients: time beside plain backprop, speed beside the machine's peak, memory, and how true they are."""
     with notes.status("Loading torch …"):
         from ffebm.experiment.benchmark.command import run_benchmark
 
-    run_benchmark(
+    rows = run_benchmark(
         nets or [],
         everything=everything,
         trained=trained,
@@ -62,6 +64,8 @@ def bench(
         threads=threads,
         profile=profile,
         output=output,
-        out=out,
+        out=notes if as_json else out,
         notes=notes,
     )
+    if as_json:
+        print_json([asdict(row) for row in rows])

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from ffebm.experiment.command_line.console import DataOption, examples, named, notes, out, percent, preset_completions
 from ffebm.experiment.errors import UserError
+from ffebm.experiment.places import check_is_run, find_data
 from ffebm.experiment.processes import follow_leash, is_first
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def train(
         settings = read_preset_or_file(source, given)
         if settings.data.root is None and settings.data.name != "digits" and (folder := folder_in_environment()):
             settings = settings.model_copy(update={"data": settings.data.at(folder)})  # so that the run can be made again
+        find_data(settings.data.name, settings.data.root)  # before torch is loaded, which takes seconds
         if dry_run:
             _preview(settings)
         else:
@@ -122,6 +124,7 @@ def _start(settings: Settings, output: Path | None, name: str, quiet: bool) -> N
 
 
 def _resume(folder: Path, data: Path | None, quiet: bool) -> None:
+    check_is_run(folder)
     with notes.status(LOADING):
         from ffebm.experiment.run import Run
         from ffebm.experiment.training import resume

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ffebm.checks import brief
-from ffebm.experiment.data.dataset import DataError, Dataset, Samples, checked_samples, joined
+from ffebm.experiment.data.dataset import Dataset, Samples, checked_samples, joined
 from ffebm.experiment.data.unpickling import read_pickle
+from ffebm.experiment.errors import DataError
 
 SHAPE = (3, 32, 32)
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # Paper: Table [tab:data_normalization]

@@ -10,11 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ffebm.experiment.errors import UserError
-
-
-class DataError(UserError):
-    """Files that are missing, damaged or not what their name says."""
+from ffebm.experiment.errors import DataError
 
 
 class Samples(NamedTuple):

@@ -18,8 +18,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from ffebm.checks import brief_name
 from ffebm.experiment.data.archives import ArchiveError, unpack
 from ffebm.experiment.data.catalogue import ENTRIES
-from ffebm.experiment.data.dataset import DataError
 from ffebm.experiment.data.idx import FILES
+from ffebm.experiment.errors import DataError
 
 CHUNK = 1 << 18
 TIMEOUT = 60

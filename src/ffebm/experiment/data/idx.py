@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from ffebm.checks import brief
-from ffebm.experiment.data.dataset import DataError, Dataset, checked_samples
+from ffebm.experiment.data.dataset import Dataset, checked_samples
+from ffebm.experiment.errors import DataError
 from ffebm.experiment.files import read_regular
 
 SHAPE = (1, 28, 28)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ffebm.checks import brief
-from ffebm.experiment.data.dataset import DataError, Dataset, Samples, checked_samples, joined
+from ffebm.experiment.data.dataset import Dataset, Samples, checked_samples, joined
 from ffebm.experiment.data.unpickling import read_pickle
+from ffebm.experiment.errors import DataError
 
 SHAPE, CLASSES = (3, 32, 32), 1000
 MEAN, STD = (0.485, 0.456, 0.406), (0.3435, 0.336, 0.3375)  # Paper: Table [tab:data_normalization]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ffebm.checks import brief_name
-from ffebm.experiment.data.dataset import DataError
+from ffebm.experiment.errors import DataError
 from ffebm.experiment.files import read_regular
 
 LARGEST = 1 << 30  # bytes of a file; the largest official one, a batch of ImageNet32, has 394 million

@@ -1,0 +1,79 @@
+"""Where runs and data sets lie: known by their names alone, before torch is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ffebm.checks import brief_name
+from ffebm.experiment.errors import DataError, RunError
+from ffebm.experiment.settings.paths import folder_in_environment
+
+SETTINGS = "settings.toml"  # what makes a folder a run
+BUNDLED = "digits"  # the data set that needs no files
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the files of a data set may be."""
+
+    folders: tuple[str, ...]  # below the data folder, the first that exists; "" is the folder itself, if it holds the marker
+    marker: str  # how the name of one of its files starts
+
+    def find(self, root: Path) -> Path | None:
+        """Where they are, below `root` or in it."""
+        below = [root / name for name in self.folders if name and (root / name).is_dir()]
+        here = [root] if "" in self.folders and any(root.glob(f"{self.marker}*")) else []
+        return next(iter(below + here), None)
+
+
+PLACES = {
+    "cifar10": Place(("cifar-10-batches-py", ""), "data_batch_1"),
+    "cifar100": Place(("cifar-100-python", ""), "train"),
+    "imagenet32": Place(("imagenet32", "Imagenet32", ""), "train_data_batch_1"),
+    "mnist": Place(("mnist", "MNIST/raw"), "train-images"),
+    "fashion-mnist": Place(("fashion-mnist", "FashionMNIST/raw"), "train-images"),
+}
+
+
+def find_data(name: str, root: Path | None) -> Path | None:
+    """The folder of a data set; None for the one that is bundled. Raises a `DataError` where there is none.
+
+    Args:
+        root: the folder of all data sets; by default what FFEBM_DATA names.
+    """
+    if name == BUNDLED:
+        if root is not None:  # an explicit one; that of the environment is for all data sets
+            raise DataError(
+                f"The digits come with scikit-learn: nothing would be read from {brief_name(str(root), 200)}. Name a data set "
+                "that lies there, for example `ffebm train cifar10-small --data DIR`, or leave the folder out."
+            )
+        return None
+    root = _data_folder(name, root)
+    folder = PLACES[name].find(root)
+    if folder is None:
+        raise DataError(f"{root} holds no {PLACES[name].folders[0]}. `ffebm data fetch {name} --data {root}` brings it.")
+    return folder
+
+
+def _data_folder(name: str, root: Path | None) -> Path:
+    found = root or folder_in_environment()
+    if found is None:
+        raise DataError(
+            f"Where is {name}? Name its folder by --data DIR or the environment variable FFEBM_DATA; "
+            f"`ffebm data fetch {name} --data DIR` brings it there."
+        )
+    shown = brief_name(str(found), 200)
+    if found.exists() and not found.is_dir():
+        raise DataError(f"{shown} is a file: name the folder that holds {name}.")
+    if not found.is_dir():
+        raise DataError(f"The data folder {shown} does not exist. `ffebm data fetch {name} --data DIR` makes one.")
+    return found
+
+
+def check_is_run(folder: Path) -> None:
+    if not (folder / SETTINGS).is_file():
+        raise RunError(
+            f"{brief_name(str(folder), 200)} is no run folder: it has no {SETTINGS}. "
+            "Name a folder that `ffebm train` has made, for example one below runs/."
+        )
