@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import track
 
 from ffebm.experiment.data import Batches, Dataset, load
-from ffebm.experiment.figures import save_confusion
+from ffebm.experiment.figures import confusion_figure, picture
 from ffebm.experiment.files import write_atomically
 from ffebm.experiment.run import Run
 from ffebm.experiment.trained import finite, load_trained, usable
@@ -41,7 +41,8 @@ def evaluate_run(run: Run, root: Path | None = None, console: Console | None = N
         evaluation = evaluate(model, dataset, settings.trainer.test_batch, run.folder.name, source, console)
     write_atomically(run.folder / "evaluation.json", json.dumps(asdict(evaluation), indent=1).encode())
     title = f"{run.folder.name}: {100 * evaluation.top1:.2f} % of {evaluation.images:,} test images"
-    save_confusion(torch.tensor(evaluation.confusion).numpy(), dataset.classes, run.folder / "confusion.png", title)
+    figure = confusion_figure(torch.tensor(evaluation.confusion).numpy(), dataset.classes, title)
+    write_atomically(run.folder / "confusion.png", picture(figure))
     return evaluation
 
 

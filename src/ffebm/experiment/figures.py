@@ -63,7 +63,7 @@ def save_curves(rows: Sequence[Mapping[str, float]], path: Path, title: str) -> 
     write_atomically(path, picture(figure))
 
 
-def save_confusion(counts: np.ndarray, classes: Sequence[str], path: Path, title: str) -> None:
+def confusion_figure(counts: np.ndarray, classes: Sequence[str], title: str) -> Figure:
     """Which class (row) was taken for which (column), as shares of the rows."""
     size = len(classes)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
@@ -84,4 +84,4 @@ def save_confusion(counts: np.ndarray, classes: Sequence[str], path: Path, title
             axes.text(
                 column, row, f"{counts[row, column]}", ha="center", va="center", fontsize=8, color="white" if dark else "black"
             )
-    write_atomically(path, picture(figure))
+    return figure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -149,6 +150,7 @@ def report(
             "--data, --look, --sample and --images are for the microscope: leave out either them or --no-microscope."
         )
     with notes.status("Loading torch …"):
+        from ffebm.experiment.evaluation import evaluate_run
         from ffebm.experiment.report import look, look_if_possible, write_report
         from ffebm.experiment.reproduction.static import read_analyses
         from ffebm.experiment.run import Run
@@ -161,6 +163,9 @@ def report(
     if data is not None and not looked:
         raise UserError("No run among these has finished an epoch, so nothing is read from --data: leave it out.")
     looked = looked if closer else []
+    if len(found) == 1 and looked and not (found[0].folder / "evaluation.json").exists():
+        with suppress(UserError):  # the microscope says what is wrong with the data
+            evaluate_run(found[0], data, notes)
     if look_at or sample or images or data:  # what was asked for by name is not passed over
         seen, trouble = [look(run, sample=sample, images=images, data=data, console=notes) for run in looked], []
     else:

@@ -90,9 +90,10 @@ def accuracy_table(
 ) -> Table:
     """Mean and spread over seeds beside the paper's, in per cent, with the differences; what others printed comes last."""
     kinds = [kind for kind in GRADIENTS if any(kind in row.outcomes for row in rows)]
+    beside = _printed_kinds(rows) if not published else {"ep", "id"}  # gradients with the paper's result
     header = ["net"]
     for kind in kinds:
-        header += [GRADIENTS[kind], "paper", "difference"] if kind in ("ep", "id") else [GRADIENTS[kind]]
+        header += [GRADIENTS[kind], "paper", "difference"] if kind in beside else [GRADIENTS[kind]]
     both = {"ep", "id"} <= set(kinds)
     lines: list[tuple[str, ...]] = []
     for row in rows:
@@ -100,7 +101,7 @@ def accuracy_table(
         for kind in kinds:
             values = row.values(kind, top5)
             line.append(spread(values))
-            if kind in ("ep", "id"):
+            if kind in beside:
                 printed, deviation = _printed(row.score(kind), top5)
                 line.append("" if printed is None else f"{printed} ± {deviation}")
                 line.append("" if printed is None or not values else f"{statistics.fmean(values) - printed:+.1f}")
@@ -119,9 +120,10 @@ def accuracy_table(
 def time_table(rows: Sequence[Comparison]) -> Table:
     """How long training took, and how many seeds there are."""
     kinds = [kind for kind in GRADIENTS if any(kind in row.outcomes for row in rows)]
+    beside = _printed_kinds(rows)
     header = ["net"]
     for kind in kinds:
-        header += [f"{GRADIENTS[kind]}, time", "seeds", *(["paper, on an A100"] if kind in ("ep", "id") else [])]
+        header += [f"{GRADIENTS[kind]}, time", "seeds", *(["paper, on an A100"] if kind in beside else [])]
     lines: list[tuple[str, ...]] = []
     for row in rows:
         line = [row.label]
@@ -130,7 +132,7 @@ def time_table(rows: Sequence[Comparison]) -> Table:
             line.append(clock(statistics.fmean(outcome.seconds)) if outcome.seconds else "")
             line.append(", ".join(map(str, outcome.seeds)))
             score = row.score(kind)
-            line += ["" if score is None else score.hours] if kind in ("ep", "id") else []
+            line += ["" if score is None else score.hours] if kind in beside else []
         lines.append(tuple(line))
     return Table("Training time, h:mm:ss, without tests", tuple(header), lines)
 
@@ -157,6 +159,11 @@ def with_error(gaps: Sequence[float]) -> str:
         return ""
     mean = f"{statistics.fmean(gaps):+.2f}"
     return mean if len(gaps) == 1 else f"{mean} ± {statistics.stdev(gaps) / math.sqrt(len(gaps)):.2f}"
+
+
+def _printed_kinds(rows: Sequence[Comparison]) -> set[str]:
+    """The gradients by which the paper trained any of these nets."""
+    return {kind for kind in ("ep", "id") if any(row.score(kind) is not None for row in rows)}
 
 
 def _printed(score: Score | None, top5: bool) -> tuple[float | None, float | None]:

@@ -18,6 +18,7 @@ from ffebm.experiment.report.accuracy_figure import accuracy_figure
 from ffebm.experiment.report.document import Chart, Curve, Document, Listing, Part, Picture, Section, Table, Text
 from ffebm.experiment.report.markdown import markdown
 from ffebm.experiment.report.microscope import Microscope
+from ffebm.experiment.report.one_run import one_run
 from ffebm.experiment.report.outcome import GRADIENTS, Comparison, comparisons_of, recipe_label, tables
 from ffebm.experiment.report.page import page
 from ffebm.experiment.reproduction.published import Published
@@ -37,7 +38,7 @@ def write_report(
     microscopes: Sequence[Microscope] = (),
     failures: Mapping[str, str] | None = None,
 ) -> Document:
-    """Write report.html, report.md and report.json into a folder, and where runs are finished, accuracy.png and .svg.
+    """Write report.html, report.md and report.json into a folder, and of several finished runs, accuracy.png and .svg.
 
     Args:
         words: paragraphs to begin with.
@@ -53,7 +54,7 @@ def write_report(
     write_json(folder / "report.json", document.numbers)
     write_atomically(folder / "report.html", page(document).encode("utf-8", "replace"))
     rows = comparisons_of(runs)
-    if _finished(rows):
+    if _finished(rows) and len(runs) > 1:
         figure = accuracy_figure(rows)
         for kind in ("png", "svg"):
             write_atomically(folder / f"accuracy.{kind}", picture(figure, kind))
@@ -71,8 +72,13 @@ def compose(
 ) -> Document:
     rows = comparisons_of(runs)
     sections: list[Section] = []
-    opening: list[Part] = [*map(Text, words), *(tables(rows, published) if rows else [])]
-    if _finished(rows):
+    alone = len(runs) == 1 and not published and rows[0].settings.paper is None
+    opening: list[Part] = [*map(Text, words)]
+    if alone:
+        opening += one_run(runs[0])
+    elif rows:
+        opening += tables(rows, published)
+    if _finished(rows) and not alone:
         opening.append(Picture("Top-1 accuracy: the mean over seeds, and each of them", picture(accuracy_figure(rows))))
     opening += map(Text, _missing(rows, failures))
     if opening:

@@ -1,0 +1,78 @@
+"""What a report says of a single run that the paper has no result beside."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from ffebm.experiment.clock import clock
+from ffebm.experiment.errors import UserError
+from ffebm.experiment.figures import confusion_figure, picture
+from ffebm.experiment.files import read_regular
+from ffebm.experiment.forecast import survey
+from ffebm.experiment.report.document import Part, Picture, Table, Text
+from ffebm.experiment.run import LARGEST, Run
+
+
+def one_run(run: Run) -> list[Part]:
+    """How it went, what it is made of, and what it takes for what, as far as files of the run tell."""
+    return [*_outcome(run), *_model(run), *_confusion(run)]
+
+
+def _outcome(run: Run) -> list[Part]:
+    rows = run.metrics()
+    if not rows:
+        return [Text("No epoch is finished yet.")]
+    last, best = rows[-1], max(rows, key=lambda row: row["test_accuracy"])
+    epochs = run.settings().trainer.epochs
+    lines = [
+        ("test accuracy", f"{100 * last['test_accuracy']:.2f} %"),
+        ("best of all epochs", f"{100 * best['test_accuracy']:.2f} %, after epoch {best['epoch']:.0f}"),
+        ("among the first five", f"{100 * last['test_top5']:.2f} %"),
+        ("test loss", f"{last['test_loss']:.4f}"),
+        ("training accuracy", f"{100 * last['train_accuracy']:.2f} %"),
+        ("training loss", f"{last['train_loss']:.4f}"),
+        ("residual of the worst block", f"{last['residual']:.1e}"),
+        ("gradient", run.settings().gradient.kind),
+        ("epochs", f"{last['epoch']:.0f} of {epochs}"),
+        ("training time", clock(last["seconds"])),
+    ]
+    return [Table("After the last epoch", ("", ""), lines)]
+
+
+def _model(run: Run) -> list[Part]:
+    try:
+        data = run.description()
+        summary = survey(run.settings(), data.shape, len(data.classes))
+    except UserError as error:
+        return [Text(str(error))]
+    lines = [
+        (
+            row.part,
+            row.kind,
+            ", ".join("×".join(map(str, shape)) for shape in row.shapes),
+            f"{row.parameters:,}",
+            "unknown" if row.macs is None else f"{row.macs:,}",
+        )
+        for row in summary.rows
+    ]
+    total = ("all", "", "", f"{summary.parameters:,}", "")
+    header = ("part", "kind", "layers", "parameters", "multiply-accumulates, of blocks a sweep's")
+    return [Table("The model", header, [*lines, total])]
+
+
+def _confusion(run: Run) -> list[Part]:
+    """From what `ffebm evaluate` found."""
+    try:
+        found: dict[str, Any] = json.loads(read_regular(run.folder / "evaluation.json", LARGEST))
+        counts, classes = np.array(found["confusion"], dtype=np.int64), list(map(str, found["classes"]))
+        if counts.shape != (len(classes), len(classes)):
+            raise ValueError("its table has another size than there are classes")
+        title = f"{int(found['images']):,} test images: true class (row) and what the model took them for (column)"
+    except FileNotFoundError:
+        return [Text("`ffebm evaluate` of this run adds which classes are taken for which.")]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        return [Text(f"What `ffebm evaluate` found cannot be read: {error}.")]
+    return [Picture(title, picture(confusion_figure(counts, classes, run.folder.name)))]
