@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ffebm import AveragePool, Convolution, Dense, Interaction, MaxPool, SoftPool
+from ffebm import AveragePool, Convolution, Convolution1d, Dense, Interaction, MaxPool, SoftPool
 from ffebm.derivative import differentiate
 from ffebm.interaction import Shape
 from nets import relative
@@ -19,6 +19,12 @@ EDGES: dict[str, tuple[Interaction, Shape]] = {
     "kernel 1": (Convolution(2, 3, 1), (2, 6, 6)),
     "stride 2": (Convolution(2, 3, 3, stride=2, padding=1), (2, 6, 6)),
     "stride 3, odd image": (Convolution(2, 3, 2, stride=3), (2, 7, 9)),
+    "rectangular": (Convolution(2, 3, (3, 2), stride=(1, 2), padding=(1, 0)), (2, 6, 7)),
+    "groups": (Convolution(4, 6, padding=1, groups=2), (4, 5, 5)),
+    "dilated": (Convolution(2, 3, 3, stride=2, padding=(2, 1), dilation=(2, 1)), (2, 8, 7)),
+    "sequence": (Convolution1d(2, 3, padding=1), (2, 6)),
+    "strided sequence": (Convolution1d(4, 6, 4, stride=3, dilation=2, groups=2, bias=False), (4, 15)),
+    "groups, pooled": (Convolution(4, 6, (3, 1), padding=(1, 0), groups=2, pool=AveragePool()), (4, 6, 6)),
     "max": (Convolution(2, 3, padding=1, pool=MaxPool()), (2, 6, 6)),
     "average": (Convolution(2, 3, padding=1, pool=AveragePool()), (2, 7, 7)),
     "soft": (Convolution(2, 3, padding=1, pool=SoftPool()), (2, 6, 6)),

@@ -33,7 +33,12 @@ if TYPE_CHECKING:
         Unrolled as Unrolled,
     )
     from ffebm.initialisation import goe_ as goe_, initialise as initialise
-    from ffebm.interaction import Convolution as Convolution, Dense as Dense, Interaction as Interaction
+    from ffebm.interaction import (
+        Convolution as Convolution,
+        Convolution1d as Convolution1d,
+        Dense as Dense,
+        Interaction as Interaction,
+    )
     from ffebm.loading import load as load
     from ffebm.model import FFEBM as FFEBM
     from ffebm.nonreciprocal import NonReciprocal as NonReciprocal
@@ -55,7 +60,7 @@ _HOMES = {
     "gradient": "BackpropThroughTime EquilibriumPropagation GradientEstimator Gradients ImplicitEstimator RecurrentBackprop "
     "Stencil Unrolled",
     "initialisation": "goe_ initialise",
-    "interaction": "Convolution Dense Interaction",
+    "interaction": "Convolution Convolution1d Dense Interaction",
     "loading": "load",
     "model": "FFEBM",
     "nonreciprocal": "NonReciprocal",

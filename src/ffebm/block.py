@@ -23,7 +23,7 @@ from ffebm.limit import EdgeGains, Limit
 from ffebm.nudge import Cost
 from ffebm.relaxation import FixedPoint, Relaxation, Relaxed
 from ffebm.relaxation.relaxation import check_input, check_tensor
-from ffebm.state import change
+from ffebm.state import State, change
 from ffebm.system import FREE, Simulated, System
 
 __all__ = ["AnalogBlock", "EnergyBlock", "SystemBlock", "Unsettled"]
@@ -78,8 +78,22 @@ class AnalogBlock(nn.Module):
         self.residual: Tensor | None = None  # of every sample in the last forward pass, and its sweeps
         self.sweeps: Tensor | None = None
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inference(x) if exporting() else self.equilibrium(x).state[self.output_layer]
+    def forward(self, x: Tensor, start: State | None = None) -> Tensor:
+        """The output at equilibrium.
+
+        Args:
+            x: a batch of inputs. Where the first layer of an energy is dense, there may be several dimensions of samples before
+                its units, as for `nn.Linear`.
+            start: the state where relaxation begins, all layers of it; by default the energy's own.
+        """
+        leading = self._leading(x)
+        if leading > 1:
+            return self(x.flatten(0, leading - 1), start).unflatten(0, x.shape[:leading])
+        return self.inference(x) if exporting() else self.equilibrium(x, start).state[self.output_layer]
+
+    def _leading(self, x: Tensor) -> int:
+        """How many dimensions of an input count samples."""
+        return 1
 
     def inference(self, x: Tensor) -> Tensor:
         """The output after a fixed number of sweeps, by tensor operations alone: what is kept of a block that is exported."""
@@ -89,12 +103,12 @@ class AnalogBlock(nn.Module):
         )
 
     @_not_compiled
-    def equilibrium(self, x: Tensor) -> Relaxed:
-        """All layers at equilibrium, each differentiable, with residual and sweeps."""
+    def equilibrium(self, x: Tensor, start: State | None = None) -> Relaxed:
+        """All layers at equilibrium, each differentiable, with residual and sweeps; `start` is where relaxation begins."""
         with naming(self.label):
             x = self._enter(x)
             with full_precision(x):
-                return self._record(self._equilibrium(x), x)
+                return self._record(self._equilibrium(x, start), x)
 
     @_not_compiled
     def losses(self, x: Tensor, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
@@ -119,7 +133,9 @@ class AnalogBlock(nn.Module):
         """How far from rest the free phase leaves each layer at most, in parts of its size; None where nothing is known."""
         return None
 
-    def _equilibrium(self, x: Tensor) -> Relaxed:
+    def _equilibrium(self, x: Tensor, start: State | None) -> Relaxed:
+        if start is not None:
+            raise TypeError(f"{self.label} begins where its system begins: a {self.system.kind} cannot be given a state.")
         return self.estimator.through(self.system, x)
 
     def _losses(self, x: Tensor, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
@@ -329,8 +345,13 @@ class EnergyBlock(AnalogBlock):
         """The energy as its relaxation minimises it."""
         return Simulated(self.energy, self.relax)
 
-    def _equilibrium(self, x: Tensor) -> Relaxed:
-        return self.estimator.equilibrium(self.energy, x, self.relax)
+    def _leading(self, x: Tensor) -> int:
+        return self.energy.leading(x.shape) if isinstance(x, Tensor) and x.dim() > 2 else 1
+
+    def _equilibrium(self, x: Tensor, start: State | None) -> Relaxed:
+        if start is None:
+            return self.estimator.equilibrium(self.energy, x, self.relax)
+        return self.estimator.equilibrium(self.energy, x, self.relax, tuple(s.detach() for s in start))
 
     def _losses(self, x: Tensor, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
         return self.estimator.losses(self.energy, x, self.relax, cost, y)

@@ -66,6 +66,10 @@ class Energy(nn.Module, ABC):
             )
         return (activation.sigma(torch.zeros_like(x)),)
 
+    def leading(self, shape: Sequence[int]) -> int:
+        """How many dimensions of an input of this shape count samples: those before its first layer's own."""
+        return 1
+
     def layer_weight(self, layer: int) -> float:
         r"""How much a layer counts, $c_\ell$: a force on it counts by so much less."""
         return 1.0

@@ -34,8 +34,12 @@ class GradientEstimator(ABC):
     relax: Any = None  # the relaxation that carries the error through a block, where a dataclass has one of its own
 
     @abstractmethod
-    def equilibrium(self, energy: Energy, x: Tensor, relax: Relaxation) -> Relaxed:
-        """Relax; gradients flow from every layer of the resulting state to `x` and the energy's parameters."""
+    def equilibrium(self, energy: Energy, x: Tensor, relax: Relaxation, start: State | None = None) -> Relaxed:
+        """Relax; gradients flow from every layer of the resulting state to `x` and the energy's parameters.
+
+        Args:
+            start: where to begin, by default the energy's own state.
+        """
 
     def losses(self, energy: Energy, x: Tensor, relax: Relaxation, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
         """The loss of every sample at equilibrium, shape (B,), for the last block of a model.
@@ -75,8 +79,8 @@ class ImplicitEstimator(GradientEstimator):
     def gradient(self, energy: Energy, x: Tensor, state: State, deltas: Deltas) -> Gradients:
         """The derivative, given the equilibrium `state` and the loss's derivative `deltas` with respect to it."""
 
-    def equilibrium(self, energy: Energy, x: Tensor, relax: Relaxation) -> Relaxed:
-        return differentiable(energy, x, lambda x: Simulated(energy, relax).settle(x, [FREE])[0], self.gradient)
+    def equilibrium(self, energy: Energy, x: Tensor, relax: Relaxation, start: State | None = None) -> Relaxed:
+        return differentiable(energy, x, lambda x: Simulated(energy, relax).settle(x, [FREE], start=start)[0], self.gradient)
 
 
 def sample_norms(deltas: Deltas) -> Tensor:

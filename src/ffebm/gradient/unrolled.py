@@ -12,6 +12,7 @@ from ffebm.checks import check_type
 from ffebm.energy import Energy
 from ffebm.gradient.estimator import GradientEstimator
 from ffebm.relaxation import FixedPoint, Relaxation, Relaxed
+from ffebm.state import State
 from ffebm.system import FREE, Simulated
 
 __all__ = ["BackpropThroughTime", "Unrolled"]
@@ -36,8 +37,8 @@ class Unrolled(GradientEstimator):
     def __post_init__(self) -> None:
         check_type("relax", self.relax, Relaxation, "FixedPoint(10)")
 
-    def equilibrium(self, energy: Energy, x: Tensor, relax: Relaxation) -> Relaxed:
-        (free,) = Simulated(energy, relax).settle(x.detach(), [FREE])
+    def equilibrium(self, energy: Energy, x: Tensor, relax: Relaxation, start: State | None = None) -> Relaxed:
+        (free,) = Simulated(energy, relax).settle(x.detach(), [FREE], start=start)
         recorded = _reaching(self.relax(energy, x, start=free.state), energy, x)
         return Relaxed(recorded.state, free.residual, free.sweeps)  # these tell whether it was an equilibrium
 
@@ -53,8 +54,8 @@ class BackpropThroughTime(GradientEstimator):
 
     assumes_equilibrium: ClassVar[bool] = False
 
-    def equilibrium(self, energy: Energy, x: Tensor, relax: Relaxation) -> Relaxed:
-        return _reaching(relax(energy, x), energy, x)
+    def equilibrium(self, energy: Energy, x: Tensor, relax: Relaxation, start: State | None = None) -> Relaxed:
+        return _reaching(relax(energy, x, start=start), energy, x)
 
 
 def _reaching(relaxed: Relaxed, energy: Energy, x: Tensor) -> Relaxed:

@@ -1,8 +1,8 @@
 r"""One edge $\theta_\ell$ of an energy: the current it sends up, its transpose, and its energy."""
 
-from ffebm.interaction.convolution import Convolution
+from ffebm.interaction.convolution import Convolution, Convolution1d
 from ffebm.interaction.dense import Dense
 from ffebm.interaction.interaction import Contact, Interaction, Shape
 
-__all__ = ["Contact", "Convolution", "Dense", "Interaction", "Shape"]
+__all__ = ["Contact", "Convolution", "Convolution1d", "Dense", "Interaction", "Shape"]
 __dir__ = __all__.copy

@@ -1,50 +1,72 @@
-"""Convolutional edges, with or without pooling."""
+"""Convolutional edges, over images with or without pooling, and over sequences."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, final
+from typing import ClassVar, Self, final
 
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.grad import conv2d_weight
+from torch.nn.grad import conv1d_weight, conv2d_weight
 
-from ffebm.checks import check_size
+from ffebm.checks import brief, check_size
 from ffebm.interaction.interaction import Contact, Ends, Interaction, Shape
 from ffebm.interaction.pair import Pair, mean_and_difference
 from ffebm.pooling import Pool
+from ffebm.state import per_sample
 from ffebm.twin import with_children, with_tensors
 
-__all__ = ["Convolution"]
+__all__ = ["Convolution", "Convolution1d"]
 __dir__ = __all__.copy
 
 
-@final
-class Convolution(Interaction):
-    r"""A convolutional edge, $U = -\, s_{\ell+1} \bullet \mathcal P(\theta_\ell \star s_\ell)$, with or without pooling."""
+Size = int | tuple[int, ...]  # of a window: the same along all directions, or one for each
+
+
+class _Convolution(Interaction):
+    """A convolution over images or sequences; `directions` says which."""
+
+    directions: ClassVar[int]
+    pool: Pool | None
 
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
-        kernel: int = 3,
-        *,
-        stride: int = 1,
-        padding: int = 0,
-        pool: Pool | None = None,
-        bias: bool = True,
+        kernel: Size,
+        stride: Size,
+        padding: Size,
+        dilation: Size,
+        groups: int,
+        pool: Pool | None,
+        bias: bool,
     ) -> None:
         super().__init__()
-        sizes = {"in_channels": in_channels, "out_channels": out_channels, "kernel": kernel, "stride": stride}
-        for name, size in sizes.items():
+        for name, size in {"in_channels": in_channels, "out_channels": out_channels, "groups": groups}.items():
             check_size(name, size)
-        check_size("padding", padding, least=0)
-        convolution = nn.Conv2d(in_channels, out_channels, kernel, bias=bias)
+        sizes = self._sizes("kernel", kernel)
+        # Stride, padding and dilation along every direction.
+        self._windows = self._sizes("stride", stride), self._sizes("padding", padding, 0), self._sizes("dilation", dilation)
+        if in_channels % groups or out_channels % groups:
+            raise ValueError(f"`groups` must divide the channels, {in_channels} and {out_channels}, got {groups}.")
+        kind = (nn.Conv1d, nn.Conv2d)[self.directions - 1]
+        convolution = kind(in_channels, out_channels, sizes, groups=groups, bias=bias)  # pyright: ignore[reportArgumentType]
         self.weight, self.bias = convolution.weight, convolution.bias
         self.stride = stride
         self.padding = padding
+        self.dilation = dilation
+        self.groups = groups
         self.pool = pool
+
+    def _sizes(self, name: str, size: Size, least: int = 1) -> tuple[int, ...]:
+        """One for each direction."""
+        sizes = size if isinstance(size, tuple) else (size,) * self.directions
+        if len(sizes) != self.directions:
+            raise ValueError(f"`{name}` must be a number or {self.directions} of them, got {brief(size)}.")
+        for each in sizes:
+            check_size(name, each, least)
+        return sizes
 
     def up(self, pre: Tensor) -> Tensor:
         u = self.convolve(pre)
@@ -56,7 +78,7 @@ class Convolution(Interaction):
     def contact(self, pre: Tensor) -> Contact:
         return Contact(self, pre, fresh=True) if self.pool is None else _PooledContact(self, pre, self.pool)
 
-    def latched(self, pre: Tensor) -> Convolution:
+    def latched(self, pre: Tensor) -> Self:
         if self.pool is None or not self.pool.chooses:
             return self
         return with_children(self, pool=self.pool.latched(self.convolve(pre)))
@@ -75,18 +97,19 @@ class Convolution(Interaction):
 
     def _bilinear(self, pre: Pair, unpooled: Pair, weights: Tensor | None) -> dict[str, Tensor]:
         """The edge is bilinear in the layer below it and in the one above it as that arrives behind the pooling."""
-        weighted = unpooled if weights is None else Pair(*(part * weights.view(-1, 1, 1, 1) for part in unpooled))
+        weighted = unpooled if weights is None else Pair(*(part * per_sample(weights, part) for part in unpooled))
+        over = (0, *range(2, 2 + self.directions))
         return self._pulled_back(
             weight=lambda: -(self._correlate(pre.mean, weighted.difference) + self._correlate(pre.difference, weighted.mean)),
-            bias=lambda: -weighted.difference.sum((0, 2, 3)),
+            bias=lambda: -weighted.difference.sum(over),
         )
 
     def there_and_back(self, pre: Tensor) -> Tensor | None:
-        there = F.conv2d(pre, self.weight, None, self.stride, self.padding)
+        there = self._slide(pre, None)
         pooled = there if self.pool is None else self.pool.there_and_back(there)
         return None if pooled is None else self.convolve_back(pre.shape[2:], pooled)
 
-    def without_bias(self) -> Convolution:
+    def without_bias(self) -> Self:
         return with_tensors(self, weight=self.weight, bias=None)
 
     def scale_(self, factor: float) -> None:
@@ -110,13 +133,15 @@ class Convolution(Interaction):
 
     def _correlate(self, pre: Tensor, post: Tensor) -> Tensor:
         """The derivative of post · (weight ⋆ pre) with respect to the weight, without computing the convolution itself."""
-        return conv2d_weight(pre, list(self.weight.shape), post, self.stride, self.padding)
+        correlate = (conv1d_weight, conv2d_weight)[self.directions - 1]
+        return correlate(pre, list(self.weight.shape), post, *self._windows, self.groups)  # pyright: ignore[reportArgumentType]
 
     def out_shape(self, shape: Shape) -> Shape:
-        out_channels, in_channels = self.weight.shape[:2]
-        if len(shape) != 3 or shape[0] != in_channels:
+        out_channels, in_channels = self.weight.shape[0], self.weight.shape[1] * self.groups
+        if len(shape) != 1 + self.directions or shape[0] != in_channels:
+            sizes = "length" if self.directions == 1 else "height, width"
             raise ValueError(
-                f"{self} expects a layer of shape ({in_channels}, height, width), got {shape}: "
+                f"{self} expects a layer of shape ({in_channels}, {sizes}), got {shape}: "
                 "set `in_channels` to the channels of the layer below."
             )
         convolved = self._convolved(shape)
@@ -133,29 +158,88 @@ class Convolution(Interaction):
 
     def convolve(self, pre: Tensor) -> Tensor:
         """The current up before it is pooled."""
-        return F.conv2d(pre, self.weight, self.bias, self.stride, self.padding)
+        return self._slide(pre, self.bias)
+
+    def _slide(self, pre: Tensor, bias: Tensor | None) -> Tensor:
+        convolve = (F.conv1d, F.conv2d)[self.directions - 1]
+        return convolve(pre, self.weight, bias, *self._windows, self.groups)
 
     def convolve_back(self, sizes: Sequence[int], post: Tensor) -> Tensor:
         """The current that `post` sends back through the convolution, onto a layer of this height and width."""
-        kernel = self.weight.shape[-1]
+        stride, padding, dilation = self._windows
         # A strided convolution drops the last rows that do not fill a window; the transpose gives them back, as zeros.
-        lost = [(size + 2 * self.padding - kernel) % self.stride for size in sizes]
-        return F.conv_transpose2d(post, self.weight, None, self.stride, self.padding, lost)
+        spans = zip(sizes, self.weight.shape[2:], stride, padding, dilation, strict=True)
+        lost = [(size + 2 * pad - wide * (kernel - 1) - 1) % step for size, kernel, step, pad, wide in spans]
+        back = (F.conv_transpose1d, F.conv_transpose2d)[self.directions - 1]
+        return back(post, self.weight, None, stride, padding, lost, self.groups, dilation)
 
     def _unpool(self, pre: Tensor, post: Tensor) -> Tensor:
         """The current that `post` sends back through the pooling, onto the convolved image."""
         return post if self.pool is None else self.pool.transpose(self.convolve(pre), post)
 
     def _convolved(self, shape: Shape) -> list[int]:
-        kernel = self.weight.shape[-1]
-        return [(size + 2 * self.padding - kernel) // self.stride + 1 for size in shape[1:]]
+        spans = zip(shape[1:], self.weight.shape[2:], *self._windows, strict=True)
+        return [(size + 2 * pad - wide * (kernel - 1) - 1) // step + 1 for size, kernel, step, pad, wide in spans]
 
     def extra_repr(self) -> str:
-        out_channels, in_channels, kernel, _ = self.weight.shape
+        kernel = tuple(self.weight.shape[2:])
+        wide = "" if self.dilation == 1 else f"dilation={self.dilation}, "
+        grouped = "" if self.groups == 1 else f"groups={self.groups}, "
         return (
-            f"{in_channels}, {out_channels}, kernel={kernel}, stride={self.stride}, padding={self.padding}, "
-            f"bias={self.bias is not None}"
+            f"{self.weight.shape[1] * self.groups}, {self.weight.shape[0]}, "
+            f"kernel={kernel[0] if len(set(kernel)) == 1 else kernel}, stride={self.stride}, padding={self.padding}, "
+            f"{wide}{grouped}bias={self.bias is not None}"
         )
+
+
+@final
+class Convolution(_Convolution):
+    r"""A convolutional edge between images, $U = -\, s_{\ell+1} \bullet \mathcal P(\theta_\ell \star s_\ell)$, with or without
+    pooling.
+
+    Args:
+        kernel: height and width of the kernel, or one number for both; so are `stride`, `padding` and `dilation`.
+        groups: parts of the channels that are convolved on their own, as in `nn.Conv2d`.
+        pool: behind the convolution.
+    """
+
+    directions: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel: Size = 3,
+        *,
+        stride: Size = 1,
+        padding: Size = 0,
+        dilation: Size = 1,
+        groups: int = 1,
+        pool: Pool | None = None,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel, stride, padding, dilation, groups, pool, bias)
+
+
+@final
+class Convolution1d(_Convolution):
+    """A convolutional edge between sequences, layers of shape (channels, length); arguments are those of `nn.Conv1d`."""
+
+    directions: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel: int = 3,
+        *,
+        stride: int = 1,
+        padding: int = 0,
+        dilation: int = 1,
+        groups: int = 1,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel, stride, padding, dilation, groups, None, bias)
 
 
 class _PooledContact(Contact):
@@ -163,7 +247,7 @@ class _PooledContact(Contact):
 
     lasting: ClassVar[bool] = True
 
-    def __init__(self, edge: Convolution, pre: Tensor, pool: Pool) -> None:
+    def __init__(self, edge: _Convolution, pre: Tensor, pool: Pool) -> None:
         convolved = edge.convolve(pre)
         self.pooled, positions = pool.pooled(convolved)
         known = () if positions is None else (positions,)

@@ -59,6 +59,10 @@ class Dense(Interaction):
     def without_bias(self) -> Dense:
         return with_tensors(self, weight=self.weight, bias=None)
 
+    @property
+    def units(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.weight.shape[1]
+
     def scale_(self, factor: float) -> None:
         self._scale_weight_(factor)
 

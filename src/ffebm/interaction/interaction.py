@@ -34,6 +34,7 @@ class Interaction(nn.Module, ABC):
     linear: bool = False  # whether `up` is linear but for its bias
     chooses: bool = False  # whether it takes one unit and leaves another, as max-pooling does
     holomorphic: bool = False  # whether it takes complex states
+    units: int | None = None  # of the layer below, where it does not matter how they are arranged
 
     def __init_subclass__(cls) -> None:
         refuse_old_names(cls, held="latched", contrast="contrast_gradient")

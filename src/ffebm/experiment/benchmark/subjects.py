@@ -99,8 +99,9 @@ def _(connection: Dense) -> list[nn.Module]:
 
 @_plain_layer.register
 def _(connection: Convolution) -> list[nn.Module]:
-    outputs, inputs, kernel, _ = connection.weight.shape
-    convolution = nn.Conv2d(inputs, outputs, kernel, connection.stride, connection.padding, bias=False)
+    outputs, inputs, *kernel = connection.weight.shape
+    windows = (connection.stride, connection.padding, connection.dilation, connection.groups)
+    convolution = nn.Conv2d(inputs * connection.groups, outputs, tuple(kernel), *windows, bias=False)  # pyright: ignore[reportArgumentType]
     pool = connection.pool
     kind = nn.MaxPool2d if pool is not None and pool.chooses else nn.AvgPool2d  # for soft pooling, too
     pools = [] if pool is None else [kind(pool.window, pool.stride)]
