@@ -1,4 +1,4 @@
-"""At home in PyTorch: DDP, Lightning, torch.compile, gradient checkpointing, data on several processes."""
+"""At home in PyTorch: several processes, Lightning, torch.compile, profiles, pruning, gradient checkpointing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -23,10 +26,14 @@ from ffebm import (
     DenseLayer,
     EnergyBlock,
     EquilibriumPropagation,
+    GradientEstimator,
     Hopfield,
+    Interaction,
     RecurrentBackprop,
+    Unrolled,
     build,
 )
+from ffebm.diagnostics import fidelity
 from ffebm.gradient.estimator import ImplicitEstimator
 
 ESTIMATORS: dict[str, ImplicitEstimator] = {"EP": EquilibriumPropagation(), "recurrent backprop": RecurrentBackprop()}
@@ -180,3 +187,94 @@ def test_a_checkpointed_stage_and_block_give_the_same_gradient() -> None:
     expected, x.grad = x.grad, None
     checkpoint(lambda x: block(stage(x)), x, use_reentrant=False).sum().backward()
     torch.testing.assert_close(x.grad, expected)
+
+
+def test_a_compiled_model_is_cut_once_a_block_and_around_its_checks() -> None:
+    """Once where a block settles; before the first, where the input is checked, and behind the last, for the logits."""
+    net = model(EquilibriumPropagation())
+    graphs: list[torch.fx.GraphModule] = []
+
+    def keep(graph: torch.fx.GraphModule, _: list[Tensor]) -> torch.fx.GraphModule:
+        graphs.append(graph)
+        return graph
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the compiler
+        torch.compile(net, backend=keep)(*data())
+    assert len(graphs) <= len(net.blocks) + 1
+
+
+class TestPruning:
+    """Weights are computed anew from what is trained and what is masked, wherever they are used."""
+
+    @staticmethod
+    def pruned(estimator: GradientEstimator, limit: float | None = None) -> FFEBM:
+        net = model(estimator, limit)
+        for stage, block in net.chain:
+            prune.l1_unstructured(stage.connection, "weight", 0.5)
+            prune.l1_unstructured(block.energy.edges[0], "weight", 0.5)
+        return net
+
+    @pytest.mark.parametrize("estimator", [*ESTIMATORS.values(), Unrolled()], ids=[*ESTIMATORS, "unrolled"])
+    def test_gradients_are_those_of_the_masked_weights(self, estimator: GradientEstimator) -> None:
+        net, same = self.pruned(estimator), self.pruned(estimator)
+        for module in same.modules():
+            if prune.is_pruned(module) and isinstance(module, Interaction):
+                prune.remove(module, "weight")
+        mean_loss(net, *data()).backward()
+        mean_loss(same, *data()).backward()
+        for name, p in same.named_parameters():
+            pruned = net.get_parameter(name + "_orig") if name + "_orig" in dict(net.named_parameters()) else None
+            if pruned is None:
+                torch.testing.assert_close(net.get_parameter(name).grad, p.grad)
+            else:
+                torch.testing.assert_close(pruned.grad, p.grad * net.get_buffer(name + "_mask"))
+
+    def test_training_keeps_masks_and_limits(self) -> None:
+        net = self.pruned(EquilibriumPropagation(variant="small-signal"), 0.3)
+        optimiser = torch.optim.Adam(net.parameters(), 0.1)
+        for _ in range(5):
+            optimiser.zero_grad()
+            mean_loss(net, *data()).backward()
+            optimiser.step()
+        net(data()[0])
+        for visit in net.walk(data()[0]):
+            (edge,) = visit.block.energy.edges
+            assert (edge.weight[edge.weight_mask == 0] == 0).all()
+            found = visit.block.certify(visit.x.shape[1:])
+            assert found is not None
+            assert found.contraction <= 0.3 + 1e-6
+
+    def test_diagnostics_look_at_pruned_models(self) -> None:
+        net = self.pruned(EquilibriumPropagation())
+        mean_loss(net, *data()).backward()
+        assert fidelity(net, *data()).cosine > 0.99
+
+
+@pytest.mark.filterwarnings("ignore:.*returned a view tensor.*:UserWarning")  # nobody changes it in place
+@pytest.mark.parametrize("limit", [None, 0.5])
+def test_fully_sharded_blocks_have_the_same_gradients(limit: float | None, tmp_path: Path) -> None:
+    """`fully_shard` brings weights together by hooks on calls: a model must call its blocks for that."""
+    net, plain = model(EquilibriumPropagation(), limit), model(EquilibriumPropagation(), limit)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        for block in net.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(net, mesh=mesh)
+        for side in (net, plain):
+            mean_loss(side, *data()).backward()
+        for (name, p), q in zip(net.named_parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(p.grad.full_tensor(), q.grad, msg=name)
+    finally:
+        del net
+        dist.destroy_process_group()
+
+
+def test_a_profile_names_block_and_phase() -> None:
+    net = model(EquilibriumPropagation())
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        mean_loss(net, *data()).backward()
+    names = {event.key for event in profile.key_averages()}
+    for number in (1, 2):
+        assert {f"block {number} of 2: free phase", f"block {number} of 2: nudged phases"} <= names

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations, parametrize, prune
+from torch.nn.utils import parametrizations, parametrize
 
 from ffebm import (
     FFEBM,
@@ -146,7 +148,9 @@ def test_an_energy_of_somebody_elses_may_have_a_part_called_output() -> None:
 
 
 def test_a_system_block_refuses_weights_that_a_hook_renews() -> None:
-    edge = prune.random_unstructured(Dense(5, 4), "weight", 0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # the old weight norm is deprecated
+        edge = nn.utils.weight_norm(Dense(5, 4))
     with pytest.raises(RuntimeError, match="hook"):
         SystemBlock(Simulated(Hopfield([edge]), FixedPoint(3)))(torch.rand(2, 5))
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import wraps
-from typing import Any, Literal, NoReturn, TypeVar, cast, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.profiler import record_function
 
 from ffebm.checks import check_choice, check_samples_stay_apart, check_type
 from ffebm.energy import Certificate, Energy
 from ffebm.errors import DivergenceError, UnsettledError, UnsettledWarning, naming
-from ffebm.exporting import exporting, refuse_training
 from ffebm.gradient import EquilibriumPropagation, GradientEstimator
 from ffebm.gradient.bridge import full_precision
 from ffebm.limit import EdgeGains, Limit
@@ -25,6 +23,7 @@ from ffebm.relaxation import FixedPoint, Relaxation, Relaxed
 from ffebm.relaxation.relaxation import check_input, check_tensor
 from ffebm.state import State, change
 from ffebm.system import FREE, Simulated, System
+from ffebm.tracing import exporting, not_compiled, refuse_training, transforming
 
 __all__ = ["AnalogBlock", "EnergyBlock", "SystemBlock", "Unsettled"]
 __dir__ = __all__.copy
@@ -36,24 +35,6 @@ LOOKS = (20, 50)  # training passes after which a few samples are relaxed from a
 LOOKED = 16  # how many
 APART = 0.05  # by so much a unit of one equilibrium differs from that of another
 UNSETTLED = 0.1  # a mean residual above this, in units of the largest state or of 1, is far from an equilibrium
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def _not_compiled(method: Method) -> Method:
-    """Have `torch.compile` cut its graph here: it would unroll every sweep otherwise."""
-    disabled: Method | None = None
-
-    @wraps(method)
-    def called(*arguments: Any, **options: Any) -> Any:
-        nonlocal disabled
-        if disabled is None:
-            if "torch._dynamo" not in sys.modules:  # nobody compiles; loading it takes as long as the rest of torch
-                return method(*arguments, **options)
-            disabled = cast(Method, torch.compiler.disable(method))
-        return disabled(*arguments, **options)
-
-    return cast(Method, called)
 
 
 class AnalogBlock(nn.Module):
@@ -78,14 +59,18 @@ class AnalogBlock(nn.Module):
         self.residual: Tensor | None = None  # of every sample in the last forward pass, and its sweeps
         self.sweeps: Tensor | None = None
 
-    def forward(self, x: Tensor, start: State | None = None) -> Tensor:
+    def forward(self, x: Tensor, start: State | None = None, *, instead: Callable[[Tensor], Any] | None = None) -> Any:
         """The output at equilibrium.
 
         Args:
             x: a batch of inputs. Where the first layer of an energy is dense, there may be several dimensions of samples before
                 its units, as for `nn.Linear`.
             start: the state where relaxation begins, all layers of it; by default the energy's own.
+            instead: what to return in place of the output: a method that asks the block for more, which whoever wraps or hooks
+                modules then sees as a call of it.
         """
+        if instead is not None:
+            return instead(x)
         leading = self._leading(x)
         if leading > 1:
             return self(x.flatten(0, leading - 1), start).unflatten(0, x.shape[:leading])
@@ -102,19 +87,19 @@ class AnalogBlock(nn.Module):
             "cannot ask it. Export the parts before and behind it."
         )
 
-    @_not_compiled
+    @not_compiled
     def equilibrium(self, x: Tensor, start: State | None = None) -> Relaxed:
         """All layers at equilibrium, each differentiable, with residual and sweeps; `start` is where relaxation begins."""
-        with naming(self.label):
+        with naming(self.label), record_function(f"{self.label}: free phase"):
             x = self._enter(x)
             with full_precision(x):
                 return self._record(self._equilibrium(x, start), x)
 
-    @_not_compiled
+    @not_compiled
     def losses(self, x: Tensor, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
         """The loss of every sample, shape (B,), nudged elastically where the estimator nudges."""
         check_tensor("The targets", y)
-        with naming(self.label):
+        with naming(self.label), record_function(f"{self.label}: free phase"):
             x = self._enter(x)
             with full_precision(x):
                 losses, relaxed = self._losses(x, cost, y)
@@ -155,9 +140,9 @@ class AnalogBlock(nn.Module):
         """Check the input and bring it from autocast's precision to the block's own."""
         check_input(self.label, x)
         for name, part in (found for child in self.children() for found in child.named_modules()):
-            check_hooks = getattr(part, "check_hooks", None)  # parts that are called as modules run theirs
-            if check_hooks is not None:
-                check_hooks(f"{name} of {self.label}")
+            renew = getattr(part, "renew", None)  # parts that are called as modules run their hooks
+            if renew is not None:
+                renew(f"{name} of {self.label}")
         parameter = next(self.parameters(), None)
         own = torch.promote_types(x.dtype, torch.float32) if parameter is None else parameter.dtype
         half = x.dtype in (torch.float16, torch.bfloat16)
@@ -169,6 +154,8 @@ class AnalogBlock(nn.Module):
         return x.to(own)
 
     def _record(self, relaxed: Relaxed, x: Tensor) -> Relaxed:
+        if transforming():  # nobody can look at it
+            return relaxed
         self.residual, self.sweeps = relaxed.residual.detach(), relaxed.sweeps
         # The look waits for the device: it is taken at first, and then now and again.
         now_and_again = self._passes % EVERY == 0
@@ -332,7 +319,7 @@ class EnergyBlock(AnalogBlock):
         return x
 
     def _limited(self, x: Tensor) -> None:
-        if self.limit is not None:
+        if self.limit is not None and not transforming():  # which change nothing in place: weights are used as they are
             with naming(self.label):
                 self.limit.keep(self.energy, x.shape[1:])
 

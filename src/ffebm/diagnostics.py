@@ -19,6 +19,7 @@ from ffebm.errors import DivergenceError, UnsettledError
 from ffebm.gradient import EquilibriumPropagation, RecurrentBackprop
 from ffebm.model import FFEBM
 from ffebm.nudge import Nudge
+from ffebm.pruning import renew_pruned
 from ffebm.relaxation import FixedPoint, Relaxation, Relaxed
 from ffebm.state import State, change, error_at
 
@@ -117,6 +118,9 @@ def smallest_cosine(found: Mapping[str, Tensor], truth: Mapping[str, Tensor], ro
 
 def quiet_copy(model: FFEBM) -> FFEBM:
     """A copy to look into, whose blocks say nothing where they do not settle, and whose batch-norms may move."""
+    with torch.no_grad():
+        for part in model.modules():
+            renew_pruned(part)  # what has a graph cannot be copied
     copy = deepcopy(model)
     for _, block in copy.chain:
         block.unsettled = "ignore"

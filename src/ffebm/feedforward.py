@@ -29,7 +29,7 @@ class Feedforward(nn.Module):
         self.norm = nn.Identity() if norm is None else norm
 
     def forward(self, s: Tensor) -> Tensor:
-        self.connection.check_hooks("the connection of a stage")
+        self.connection.renew("the connection of a stage")
         return self.norm(self.connection.up(s))
 
     @torch.no_grad()

@@ -14,12 +14,12 @@ from torch.utils.checkpoint import checkpoint
 
 from ffebm.block import AnalogBlock, EnergyBlock
 from ffebm.checks import check_choice, check_samples_stay_apart, check_type
-from ffebm.exporting import exporting, refuse_training
 from ffebm.gradient import GradientEstimator
 from ffebm.relaxation import Relaxation, Relaxed
 from ffebm.relaxation.relaxation import check_input, check_tensor
 from ffebm.state import largest
 from ffebm.summary import Summary, summarise
+from ffebm.tracing import exporting, not_compiled, refuse_training, transforming
 from ffebm.walk import Settle, Visit, walk
 
 __all__ = ["FFEBM", "Criterion", "LastNudge", "Output", "ReadoutCost", "per_sample_losses"]
@@ -110,11 +110,12 @@ class FFEBM(nn.Module):
         def nudged_by_loss(block: AnalogBlock, x: Tensor) -> Relaxed:
             nonlocal losses
             assert y is not None
-            losses, relaxed = block.losses(x, ReadoutCost(self.readout, self.criterion), y)
+            cost = ReadoutCost(self.readout, self.criterion)
+            losses, relaxed = block(x, instead=lambda x, y=y: block.losses(x, cost, y))
             return relaxed
 
         elastic = y is not None and self.nudge == "elastic"
-        visits = self.walk(x, lambda block, x: block.equilibrium(x), nudged_by_loss if elastic else None)
+        visits = self.walk(x, lambda block, x: block(x, instead=block.equilibrium), nudged_by_loss if elastic else None)
         output = deque(visits, maxlen=1).pop().output
         with torch.set_grad_enabled(torch.is_grad_enabled() and losses is None):  # which come with their own
             logits = self.readout(output)
@@ -152,10 +153,12 @@ class FFEBM(nn.Module):
             return stage(s)
         return checkpoint(stage, s, use_reentrant=False, context_fn=lambda: (nullcontext(), _statistics_aside(stage)))
 
+    @not_compiled
     def _check(self, x: Tensor, y: Tensor | None) -> None:
         """Refuse bad input before a stage sees it: batch-norm would remember a NaN, or a variance that overflows."""
         check_input("the model", x, self.input_shape)
-        _check_size(x)
+        if not transforming():
+            _check_size(x)
         if y is None:
             return
         check_tensor("The targets", y)
@@ -206,13 +209,14 @@ def _check_size(x: Tensor) -> None:
     raise ValueError(f"The input has {int((~x.isfinite()).sum())} non-finite values among {x.numel()}: look into the data.")
 
 
+@not_compiled
 def _for_metrics(logits: Tensor, losses: Tensor) -> Tensor:
     """Logits without a graph that say so when they are differentiated, where the losses beside them can be.
 
     Added to a loss they would otherwise count for nothing, without a word.
     """
     logits = logits.detach()
-    if not (torch.is_grad_enabled() and losses.requires_grad):
+    if transforming() or not (torch.is_grad_enabled() and losses.requires_grad):
         return logits
     logits = logits.requires_grad_().clone()  # a leaf could not be changed in place
     # DDP and checkpoints ask for zeros of what a loss does not depend on.

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ffebm.checks import check_size, refuse_old_names
-from ffebm.exporting import exporting
+from ffebm.tracing import exporting
 
 __all__ = ["AveragePool", "LatchedPool", "MaxPool", "Pool", "SoftPool"]
 __dir__ = __all__.copy

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import TypeVar, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import type_before_parametrizations
+
+from ffebm.pruning import renew_pruned
 
 __all__ = ["Names", "holdings", "twin", "with_children", "with_tensors"]
 __dir__ = __all__.copy
@@ -46,6 +49,9 @@ def twin(module: M, names: Names, tensors: Sequence[Tensor], needed: Sequence[bo
             other.__dict__[kind] = {name: leaves.get(f"{prefix}.{name}".lstrip("."), t) for name, t in tensors_of.items()}
     for other in twins.values():
         other._modules = {name: None if child is None else twins[id(child)] for name, child in other._modules.items()}
+    with torch.enable_grad():
+        for other in twins.values():
+            renew_pruned(other)
     return cast(M, twins[id(module)])
 
 
@@ -61,6 +67,6 @@ def with_tensors(module: M, **tensors: Tensor | None) -> M:
     """The same module with the same children, but for some tensors; name all that may be parametrised, which is left out."""
     kind = cast(type[M], type_before_parametrizations(module))
     other = kind.__new__(kind)
-    other.__dict__ = dict(module.__dict__)
+    other.__dict__ = {name: value for name, value in module.__dict__.items() if name not in tensors}  # pruned ones are there
     other._parameters = {**module._parameters, **tensors}  # pyright: ignore[reportAttributeAccessIssue]
     return other

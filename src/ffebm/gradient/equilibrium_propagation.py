@@ -145,7 +145,7 @@ class EquilibriumPropagation(ImplicitEstimator):
         return self.response(Simulated(energy, self.relax), x, state, deltas).renamed("energy.", "")
 
     def through(self, system: System, x: Tensor) -> Relaxed:
-        return differentiable(system, x, lambda x: system.settle(x, [FREE])[0], self.response)
+        return differentiable(system, x, lambda system, x: system.settle(x, [FREE])[0], self.response)
 
     def losses_through(self, system: System, x: Tensor, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
         if self.chosen.linearised:
@@ -156,9 +156,9 @@ class EquilibriumPropagation(ImplicitEstimator):
                 'Detach them, or use nudge="stationary".'
             )
 
-        def settle(x: Tensor) -> Relaxed:
-            (free,) = system.settle(x, [FREE])
-            return free._replace(state=(*free.state, cost(free.state[system.output_layer], y)))
+        def settle(last: LastBlock, x: Tensor) -> Relaxed:
+            (free,) = last.system.settle(x, [FREE])
+            return free._replace(state=(*free.state, last.cost(free.state[last.system.output_layer], last.y)))
 
         (*state, losses), residual, sweeps = differentiable(LastBlock(system, cost, y), x, settle, self.elastic_response)
         # A copy, to be changed in place if need be: what the backward pass saved is not.

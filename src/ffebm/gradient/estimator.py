@@ -80,7 +80,10 @@ class ImplicitEstimator(GradientEstimator):
         """The derivative, given the equilibrium `state` and the loss's derivative `deltas` with respect to it."""
 
     def equilibrium(self, energy: Energy, x: Tensor, relax: Relaxation, start: State | None = None) -> Relaxed:
-        return differentiable(energy, x, lambda x: Simulated(energy, relax).settle(x, [FREE], start=start)[0], self.gradient)
+        def settle(energy: Energy, x: Tensor) -> Relaxed:
+            return Simulated(energy, relax).settle(x, [FREE], start=start)[0]
+
+        return differentiable(energy, x, settle, self.gradient)
 
 
 def sample_norms(deltas: Deltas) -> Tensor:

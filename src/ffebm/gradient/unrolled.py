@@ -67,10 +67,16 @@ def _reaching(relaxed: Relaxed, energy: Energy, x: Tensor) -> Relaxed:
 class _Reach(torch.autograd.Function):
     """The identity on a state, formally a function of more than that."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, layers: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(*tensors[layers:])
+    def forward(layers: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         return tuple(s.view_as(s) for s in tensors[:layers])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        layers, *tensors = inputs
+        ctx.save_for_backward(*tensors[layers:])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:

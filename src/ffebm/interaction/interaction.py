@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ffebm.checks import refuse_old_names
 from ffebm.derivative import pulled_back, wanted
+from ffebm.pruning import renew_pruned
 from ffebm.state import dot
 
 __all__ = ["Contact", "Ends", "Interaction", "Shape"]
@@ -102,7 +103,8 @@ class Interaction(nn.Module, ABC):
         )
 
     def _scale_weight_(self, factor: float) -> None:
-        weight = self.weight
+        pruned = "weight" in renew_pruned(self)
+        weight = self.weight_orig if pruned else self.weight
         assert isinstance(weight, Tensor)
         if not isinstance(weight, nn.Parameter):
             raise TypeError(
@@ -110,6 +112,7 @@ class Interaction(nn.Module, ABC):
                 "cannot be scaled in place: take the parametrisation away, or hand weights over that are within the limit."
             )
         weight.mul_(factor)
+        renew_pruned(self)
 
     def _pulled_back(self, **gradients: Callable[[], Tensor]) -> dict[str, Tensor]:
         """Gradients of tensors that it computes with, as gradients of its parameters: a weight may be parametrised."""
@@ -121,14 +124,16 @@ class Interaction(nn.Module, ABC):
         errors = [gradients[name]() for name in used]
         return dict(zip(parameters, pulled_back([*used.values()], [*parameters.values()], errors), strict=True))
 
-    def check_hooks(self, where: str) -> None:
-        """Refuse tensors that a hook on `forward` renews, as pruning does: sweeps call `up` and `down`, which run no hooks."""
-        stale = [name for name, value in vars(self).items() if isinstance(value, Tensor)] if self._forward_pre_hooks else []
+    def renew(self, where: str) -> None:
+        """Renew what pruning masks, and refuse other tensors that a hook on `forward` renews: sweeps call `up` and `down`."""
+        pruned = renew_pruned(self)
+        held = [name for name, value in vars(self).items() if isinstance(value, Tensor)] if self._forward_pre_hooks else []
+        stale = [name for name in held if name not in pruned]
         if stale:
             raise RuntimeError(
                 f"{', '.join(f'`{name}`' for name in stale)} of {self} ({where}) is computed by a hook on `forward`, the way "
-                "of pruning and of the old `weight_norm` and `spectral_norm`: sweeps call `up` and `down`, which run no hooks, "
-                "so it would never change. Use `torch.nn.utils.parametrize`, or make a pruning permanent by `prune.remove`."
+                "of the old `weight_norm` and `spectral_norm`: sweeps call `up` and `down`, which run no hooks, so it would "
+                "never change. Use `torch.nn.utils.parametrize`."
             )
 
     def macs(self, shape: Shape) -> int | None:

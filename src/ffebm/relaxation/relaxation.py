@@ -27,6 +27,7 @@ from ffebm.relaxation.stopping import (
     stopping_rule,
 )
 from ffebm.state import State, largest
+from ffebm.tracing import transforming
 
 __all__ = ["Relaxation", "check_input", "check_tensor"]
 __dir__ = __all__.copy
@@ -93,6 +94,8 @@ class Relaxation(ABC):
             return [lambda state, nudge=nudge: self.sweep(energy, state, problem.x, nudge) for nudge in problem.nudges], start
 
         relaxed = iterate(begin, self._stopping(problem, observer), observer)
+        if transforming():
+            return relaxed
         # Clamped units move by 1 at most, and settling ones by less and less. NaN fails the comparison too.
         if problem.size is None:
             calm = torch.stack([(phase.residual <= 1).all() for phase in relaxed])
@@ -107,6 +110,12 @@ class Relaxation(ABC):
         dtype = problem.x.dtype
         # A nudge may move units by so little that rounding hides it while they still are on their way.
         watched = problem.recorded or problem.nudged or observer is not None
+        if self.tolerance is not None and transforming():
+            raise TypeError(
+                f"Each sample of {block_name()} stops within a tolerance on its own, and transforms of `torch.func` cannot see "
+                f"when: give it a fixed number of sweeps, `FixedPoint({self.steps})`, or an estimator that records none."
+            )
+        watched = watched or transforming()
         if self.tolerance is not None or watched or dtype not in (torch.float32, torch.float64):
             return stopping_rule(self.steps, self.tolerance, measured=problem.size is None)
         return AtStandstill(self.steps, STANDSTILL * torch.finfo(dtype).eps)
