@@ -75,8 +75,7 @@ class _Reach(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        layers, *tensors = inputs
-        ctx.save_for_backward(*tensors[layers:])
+        ctx.save_for_backward(*inputs[1 + len(output) :])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
