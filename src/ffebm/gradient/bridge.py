@@ -68,7 +68,7 @@ class _Equilibrium(torch.autograd.Function):
         return (None, None, None, None, of_x, *(next(rest) if want else None for want in wanted))
 
     @staticmethod
-    def jvp(*_: Any) -> tuple[Tensor, ...]:
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, ...]:  # noqa: ARG004
         raise RuntimeError(
             "Forward-mode derivatives through an analog block are not available (`jvp`, `jacfwd`, `hessian`): its derivative "
             "is known for a given error at its output. Use `vjp` or `jacrev`."
@@ -105,11 +105,11 @@ class _Response(torch.autograd.Function):
         )
 
     @staticmethod
-    def setup_context(*_: Any) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:  # noqa: ARG004
         return
 
     @staticmethod
-    def backward(*_: Any) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # noqa: ARG004
         return _refuse_second_derivatives("a transform within another")
 
     @staticmethod
