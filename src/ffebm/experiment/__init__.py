@@ -1,1 +1,28 @@
-"""Data and networks of the paper's experiments, built on the library; the library never imports this."""
+"""Data and networks of the paper's experiments, built on the library; the library never imports this.
+
+From Python: `train`, `resume`, `evaluate_run`, `read_preset` and `Run`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_PLACES = {  # loaded when they are asked for: training loads Lightning
+    "Run": "ffebm.experiment.run",
+    "Settings": "ffebm.experiment.settings",
+    "evaluate_run": "ffebm.experiment.evaluation",
+    "read_preset": "ffebm.experiment.preset",
+    "resume": "ffebm.experiment.training",
+    "train": "ffebm.experiment.training",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_PLACES)

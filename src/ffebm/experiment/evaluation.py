@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.progress import track
 
-from ffebm.experiment.data import Batches, Dataset, load
+from ffebm.experiment.data import Batches, Dataset, given_dataset, load_for
 from ffebm.experiment.figures import confusion_figure, picture
 from ffebm.experiment.files import write_atomically
 from ffebm.experiment.run import Run
@@ -32,10 +33,18 @@ class Evaluation:
     confusion: list[list[int]]  # images by true class (row) and predicted class (column)
 
 
-def evaluate_run(run: Run, root: Path | None = None, console: Console | None = None) -> Evaluation:
-    """Evaluate the weights of a run; writes `evaluation.json` and `confusion.png` beside them."""
+def evaluate_run(run: Run, root: Path | None = None, console: Console | None = None, *, data: Any = None) -> Evaluation:
+    """Evaluate the weights of a run; writes `evaluation.json` and `confusion.png` beside them.
+
+    Args:
+        root: where the data lies now, if not where it was.
+        data: what a program hands over in place of files, as `train` takes it.
+    """
     settings = run.settings()
-    dataset = load(settings.data.name, root or settings.data.root)
+    if data is None:
+        dataset = load_for(settings.data, root, run.description())
+    else:
+        dataset = given_dataset(data).described_as(run.description())
     model, source = load_trained(run, dataset.description)
     with usable(run):
         evaluation = evaluate(model, dataset, settings.trainer.test_batch, run.folder.name, source, console)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -16,12 +17,23 @@ from ffebm.checks import brief_name
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.files import read_regular
 
+T = TypeVar("T")
+
 PIXELS = 40_000_000  # of a picture; a scanned page has 35 million
 LARGEST, SCANS = 1 << 26, 1000  # bytes of its file, and what look like scans of a JPEG: a progressive one has ten
 
 
 def read_image(path: Path, shape: Sequence[int]) -> Tensor:
     """The middle square of a picture, scaled to the size and colours of a data set: bytes, (C, H, W)."""
+    return _opened(path, lambda image: fitted(image, shape))
+
+
+def look(path: Path) -> tuple[tuple[int, int], bool]:
+    """Width and height of a picture, and whether it is grey, of which its first bytes tell."""
+    return _opened(path, lambda image: (image.size, image.mode in ("1", "L", "LA", "I", "I;16", "F")))
+
+
+def _opened(path: Path, use: Callable[[Image.Image], T]) -> T:
     if not path.is_file():
         raise UserError(f"There is no file {brief_name(str(path), 200)}.")
     try:
@@ -33,7 +45,7 @@ def read_image(path: Path, shape: Sequence[int]) -> Tensor:
         with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
             if image.width * image.height > PIXELS:  # known before any of them is decoded
                 raise ValueError(f"{image.width:,} × {image.height:,} pixels are more than {PIXELS:,}; scale it down")
-            return fitted(image, shape)
+            return use(image)
     except MemoryError:
         raise
     except Exception as error:  # what Pillow raises on damaged chunks has no common type

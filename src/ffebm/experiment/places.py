@@ -11,6 +11,8 @@ from ffebm.experiment.settings.paths import folder_in_environment
 
 SETTINGS = "settings.toml"  # what makes a folder a run
 BUNDLED = "digits"  # the data set that needs no files
+OWN = "folder"  # the data set that is whatever the folder holds
+GIVEN = "given"  # the data set that a program hands over
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Place:
     def find(self, root: Path) -> Path | None:
         """Where they are, below `root` or in it."""
         below = [root / name for name in self.folders if name and (root / name).is_dir()]
-        here = [root] if "" in self.folders and any(root.glob(f"{self.marker}*")) else []
+        here = [root] if "" in self.folders and any(path.is_file() for path in root.glob(f"{self.marker}*")) else []
         return next(iter(below + here), None)
 
 
@@ -49,7 +51,16 @@ def find_data(name: str, root: Path | None) -> Path | None:
                 "that lies there, for example `ffebm train cifar10-small --data DIR`, or leave the folder out."
             )
         return None
+    if name == GIVEN:
+        raise DataError(
+            "This run was trained on data that a program handed over, which no folder holds: call `ffebm.experiment.train`, "
+            "`resume` or `evaluate_run` with `data=` from Python."
+        )
+    if name == OWN and root is not None and root.suffix == ".npz" and root.is_file():
+        return root
     root = _data_folder(name, root)
+    if name == OWN:
+        return root
     folder = PLACES[name].find(root)
     if folder is None:
         raise DataError(f"{root} holds no {PLACES[name].folders[0]}. `ffebm data fetch {name} --data {root}` brings it.")
@@ -57,7 +68,9 @@ def find_data(name: str, root: Path | None) -> Path | None:
 
 
 def _data_folder(name: str, root: Path | None) -> Path:
-    found = root or folder_in_environment()
+    found = root if name == OWN else root or folder_in_environment()
+    if found is None and name == OWN:
+        raise DataError("Where are your images? Name their folder, or an .npz file, by --data DIR.")
     if found is None:
         raise DataError(
             f"Where is {name}? Name its folder by --data DIR or the environment variable FFEBM_DATA; "
@@ -65,9 +78,11 @@ def _data_folder(name: str, root: Path | None) -> Path:
         )
     shown = brief_name(str(found), 200)
     if found.exists() and not found.is_dir():
-        raise DataError(f"{shown} is a file: name the folder that holds {name}.")
+        what = "your images, or an .npz file" if name == OWN else name
+        raise DataError(f"{shown} is a file: name the folder that holds {what}.")
     if not found.is_dir():
-        raise DataError(f"The data folder {shown} does not exist. `ffebm data fetch {name} --data DIR` makes one.")
+        how = "" if name == OWN else f" `ffebm data fetch {name} --data DIR` makes one."
+        raise DataError(f"The data folder {shown} does not exist.{how}")
     return found
 
 

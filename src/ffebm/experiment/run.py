@@ -154,6 +154,11 @@ class Run:
         """So that the weights can be used where the data is not."""
         write_atomically(self.folder / "data.json", json.dumps(asdict(description), indent=1).encode())
 
+    @property
+    def described(self) -> bool:
+        """Whether training has begun, and left a description of its data."""
+        return (self.folder / "data.json").exists()
+
     def description(self) -> Description:
         path = self.folder / "data.json"
         try:

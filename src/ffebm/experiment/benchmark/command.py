@@ -22,7 +22,7 @@ from ffebm.experiment.benchmark.figure import save_speed
 from ffebm.experiment.benchmark.profile import by_block, by_operation
 from ffebm.experiment.benchmark.speed import Measurement, images, measure, step, train
 from ffebm.experiment.benchmark.subjects import CURVES, NETS, PAPER, PRESETS, SMALL_BETA, Net, fixed, noise
-from ffebm.experiment.data import Dataset, Presence, condition_of, default_folder, digits, load
+from ffebm.experiment.data import Dataset, Presence, condition_of, default_folder, digits, load, load_for
 from ffebm.experiment.environment import describe_environment
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.files import write_atomically
@@ -122,7 +122,7 @@ def of_run(run: Run, folder: Path | None, batch: int) -> tuple[FFEBM, Tensor, Te
     """The net of a run as it was trained, and training images."""
     model, _ = load_trained(run)
     settings = run.settings().data
-    data = load(settings.name, folder or settings.root or default_folder())
+    data = load_for(settings, folder or settings.root or default_folder(), run.description())
     x, y = data.few(batch)
     return model.train(), x, y
 

@@ -18,21 +18,24 @@ if TYPE_CHECKING:
     from ffebm.experiment.data.condition import Condition
 
 
-@examples("ffebm data check ~/data")
+@examples("ffebm data check ~/data", "ffebm data check ~/my-pictures")
 def check(
     folder: Annotated[
         Path | None,
-        typer.Argument(metavar="DIR", callback=named, help="Folder of the data sets; else FFEBM_DATA names it."),
+        typer.Argument(metavar="DIR", callback=named, help="Folder of data sets, or of your images; else FFEBM_DATA names it."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say which data sets a folder holds, whole, damaged or in part. Fails if one is damaged."""
+    """Say which data sets a folder holds, whole, damaged or in part; or whether your own images can be read.
+
+    Fails if one is damaged.
+    """
     from ffebm.experiment import data
 
     folder = folder or data.default_folder()
     if folder is None:
         raise UserError("Which folder? Name it, or set the environment variable FFEBM_DATA.")
-    if not folder.is_dir():
+    if not folder.is_dir() and not (folder.suffix == ".npz" and folder.is_file()):
         raise UserError(f"There is no folder {brief_name(str(folder), 200)}.")
     with notes.status("Reading …"):
         report = data.check(folder)

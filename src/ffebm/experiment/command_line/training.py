@@ -14,7 +14,7 @@ from rich.table import Table
 
 from ffebm.experiment.command_line.console import DataOption, examples, named, notes, out, percent, preset_completions
 from ffebm.experiment.errors import UserError
-from ffebm.experiment.places import check_is_run, find_data
+from ffebm.experiment.places import BUNDLED, OWN, check_is_run, find_data
 from ffebm.experiment.processes import follow_leash, is_first
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ LOADING = "Loading torch and Lightning …"
     "ffebm train gradient.kind=id    # by implicit differentiation",
     "ffebm train cifar10-small --data ~/data --output runs/mine",
     "ffebm train --resume runs/mine",
+    "ffebm train folder --data ~/my-pictures  # a folder for every class, or .npz files",
     "ffebm train cifar10-small --dry-run  # the model, and how long it would take",
     "ffebm train my.toml seed=1 'model.split=[2, 2]'",
     "ffebm train cifar100-l15 --data ~/data trainer.devices=8",
@@ -90,7 +91,7 @@ def train(
         from ffebm.experiment.settings.paths import folder_in_environment
 
         settings = read_preset_or_file(source, given)
-        if settings.data.root is None and settings.data.name != "digits" and (folder := folder_in_environment()):
+        if settings.data.root is None and settings.data.name not in (BUNDLED, OWN) and (folder := folder_in_environment()):
             settings = settings.model_copy(update={"data": settings.data.at(folder)})  # so that the run can be made again
         find_data(settings.data.name, settings.data.root)  # before torch is loaded, which takes seconds
         if dry_run:

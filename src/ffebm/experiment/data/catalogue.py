@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ffebm.checks import check_choice
 from ffebm.experiment.data.cifar import read_cifar10, read_cifar100
 from ffebm.experiment.data.condition import Condition, Presence
-from ffebm.experiment.data.dataset import Dataset
+from ffebm.experiment.data.dataset import Dataset, Description
 from ffebm.experiment.data.digits import digits
+from ffebm.experiment.data.folder import read_folder
 from ffebm.experiment.data.idx import read_fashion_mnist, read_mnist
 from ffebm.experiment.data.imagenet32 import read_imagenet32
+from ffebm.experiment.data.own import Wishes
 from ffebm.experiment.errors import DataError
-from ffebm.experiment.places import BUNDLED, PLACES, Place, find_data
+from ffebm.experiment.places import BUNDLED, GIVEN, OWN, PLACES, Place, find_data
+
+if TYPE_CHECKING:
+    from ffebm.experiment.settings.sections import Data
 
 
 @dataclass(frozen=True)
@@ -34,19 +40,55 @@ ENTRIES: dict[str, Entry] = {
     "mnist": Entry(PLACES["mnist"], read_mnist, 60_000, 10_000),
     "fashion-mnist": Entry(PLACES["fashion-mnist"], read_fashion_mnist, 60_000, 10_000),
 }
-NAMES = (BUNDLED, *ENTRIES)
+NAMES = (BUNDLED, *ENTRIES, OWN, GIVEN)
 
 
-def load(name: str, root: Path | None = None) -> Dataset:
-    """Read a data set from the folder `root`, or from that which the environment variable FFEBM_DATA names."""
+def load(name: str, root: Path | None = None, wishes: Wishes = Wishes()) -> Dataset:
+    """Read a data set from the folder `root`, or from that which the environment variable FFEBM_DATA names.
+
+    Args:
+        wishes: how a folder of one's own is to be read.
+    """
     check_choice("data set", name, NAMES)
     folder = find_data(name, root)
-    return digits() if folder is None else ENTRIES[name].read(folder)
+    if folder is None:
+        return digits()
+    return read_folder(folder, wishes) if name == OWN else ENTRIES[name].read(folder)
+
+
+def load_for(chosen: Data, root: Path | None = None, known: Description | None = None) -> Dataset:
+    """The data that settings name, from `root` or from where they say.
+
+    Args:
+        known: what a run remembers of the data that it was trained on: one's own may lie elsewhere now, and be other images.
+    """
+    wishes = Wishes(chosen.size, chosen.colours, chosen.test_part, chosen.test_seed)
+    if known is not None and chosen.name == OWN:
+        channels, height, width = known.shape
+        wishes = replace(wishes, size=height if height == width else None, colours="grey" if channels == 1 else "colour")
+    dataset = load(chosen.name, root or chosen.root, wishes)
+    return dataset if known is None or chosen.name != OWN else dataset.described_as(known)
 
 
 def check(root: Path) -> dict[str, Condition]:
-    """What `root` holds of every data set."""
-    return {name: condition_of(name, root) for name in ENTRIES}
+    """What `root` holds of every data set; where it holds none, whether it is one of somebody's own."""
+    found = {name: condition_of(name, root) for name in ENTRIES} if root.is_dir() else {}
+    if any(each.state is not Presence.ABSENT for each in found.values()):
+        return found
+    return {OWN: condition_of_own(root), **found}
+
+
+def condition_of_own(root: Path) -> Condition:
+    """What a folder or a file of one's own holds, found by reading all of it."""
+    if root.is_dir() and not any(path.is_dir() or path.suffix == ".npz" for path in root.iterdir()):
+        return Condition(Presence.ABSENT, "neither folders of pictures nor .npz files here")
+    try:
+        dataset = read_folder(root)
+    except DataError as error:
+        return Condition(Presence.DAMAGED, str(error), root)
+    channels, height, width = dataset.shape
+    kind = f"{height} × {width}, {'colour' if channels == 3 else 'grey'}, {len(dataset.classes)} classes"
+    return Condition(Presence.COMPLETE, kind, root, (len(dataset.train), len(dataset.test)))
 
 
 def condition_of(name: str, root: Path) -> Condition:

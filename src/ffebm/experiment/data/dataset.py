@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ffebm.checks import brief_name
 from ffebm.experiment.errors import DataError
 
 
@@ -62,6 +63,19 @@ class Dataset:
 
     def normalise(self, x: Tensor) -> Tensor:
         return self.description.normalise(x)
+
+    def described_as(self, known: Description) -> Dataset:
+        """The same images, for a model that was trained on others: with its statistics, and its numbers for classes."""
+        if self.shape != known.shape:
+            raise DataError(f"These images have the shape {self.shape}; the model was trained on {known.shape}.")
+        unknown = [name for name in self.classes if name not in known.classes]
+        if unknown:
+            raise DataError(
+                f"The model knows no class {brief_name(unknown[0])}, but {brief_name(', '.join(known.classes), 300)}."
+            )
+        number = torch.tensor([known.classes.index(name) for name in self.classes])
+        train, test = (Samples(samples.x, number[samples.y]) for samples in (self.train, self.test))
+        return Dataset(self.name, train, test, known.classes, known.mean, known.std)
 
     def few(self, count: int) -> tuple[Tensor, Tensor]:
         """Images from all over the training set, as they are but normalised, with their labels."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from ffebm.block import EnergyBlock
 from ffebm.diagnostics import Trace, trace
 from ffebm.errors import DivergenceError
-from ffebm.experiment.data import Batches, Dataset, Samples, load
+from ffebm.experiment.data import Batches, Dataset, Samples, load_for
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.run import Run
 from ffebm.experiment.settings import Gradient
@@ -95,7 +95,7 @@ def look(
         images: how many test images to count saturation and sweeps over; all by default.
     """
     settings = run.settings()
-    dataset = load(settings.data.name, data or settings.data.root)
+    dataset = load_for(settings.data, data, run.description())
     if not 0 <= sample < len(dataset.test):
         raise UserError(f"There is no test image {sample}: {dataset.name} has {len(dataset.test):,}, counted from 0.")
     model, _ = load_trained(run, dataset.description)

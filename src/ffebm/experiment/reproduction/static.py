@@ -20,7 +20,7 @@ from ffebm.checks import brief, brief_name
 from ffebm.diagnostics import Transient, converged_gradients, cosines, gradients, transients
 from ffebm.errors import DivergenceError, UnsettledError
 from ffebm.experiment.architectures import static_analysis
-from ffebm.experiment.data import Dataset, default_folder, load
+from ffebm.experiment.data import Dataset, default_folder, load, load_for
 from ffebm.experiment.environment import describe_environment
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.figures import picture
@@ -118,7 +118,7 @@ def analyse_initial(scale: str, data: Path | None = None, seed: int = 0, shown: 
 def analyse_run(run: Run, data: Path | None = None, seed: int = 0, shown: int = 5) -> Static:
     """The net of a run, at the weights that it has come to; batch-norm as in tests, free phases until they settle."""
     settings = run.settings()
-    dataset = load(settings.data.name, data or settings.data.root)
+    dataset = load_for(settings.data, data, run.description())
     model, _ = load_trained(run, dataset.description)
     for _, block in model.chain:
         block.relax = SETTLED

@@ -18,11 +18,17 @@ class Condition:
 
 
 PLAIN = "plain sweeps have neither tolerance nor over-relaxation; take sweeps=settle"
+OFFICIAL = "it is for data of your own; take data.name=folder"
 ALONE = "in blocks of one layer nothing comes back; take a larger model.split"
 THROUGH_TIME = "backprop through time has no phase of its own, it goes back through the sweeps of relaxation.steps"
 
 # Not those that ep alone uses, gradient.beta, variant, scale and hold_pooling: tables train the same settings by EP and ID.
 CONDITIONS = (
+    Condition(
+        ("data.size", "data.colours", "data.test_part", "data.test_seed"),
+        lambda s: s.data.name in ("folder", "given"),
+        OFFICIAL,
+    ),
     Condition(("optimiser.momentum",), lambda s: s.optimiser.kind == "sgd", "Adam has its own; take optimiser.kind=sgd"),
     Condition(("gradient.quality",), lambda s: s.sweeps == "calibrated", "it chooses the sweeps; take sweeps=calibrated"),
     Condition(("relaxation.tolerance", "relaxation.omega", "gradient.omega"), lambda s: s.sweeps != "plain", PLAIN),

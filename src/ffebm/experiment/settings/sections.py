@@ -22,16 +22,24 @@ MOST_UNITS = 10_000_000  # channels or units of a layer: products of them, pixel
 MOST_SWEEPS = 100_000  # of a phase
 FIRST_RATE = 0.04  # of the largest learning rate, where it rises
 
-DataName = Literal["digits", "cifar10", "cifar100", "imagenet32", "mnist", "fashion-mnist"]
+DataName = Literal["digits", "cifar10", "cifar100", "imagenet32", "mnist", "fashion-mnist", "folder", "given"]
 
 
 class Data(Section):
     """What is learnt."""
 
-    name: DataName = Field(default="digits", description="the data set")
+    name: DataName = Field(
+        default="digits", description="the data set; `folder` is your own, and `given` what a program hands over"
+    )
     root: Path | None = Field(
         default=None, strict=False, description="folder of the data sets; else the environment variable FFEBM_DATA"
     )
+    size: int | None = Field(default=None, ge=1, le=1024, description="pixels of a side to bring your own images to")
+    colours: Literal["grey", "colour"] | None = Field(default=None, description="of your own images; none: as they are")
+    test_part: float = Field(
+        default=0.2, gt=0, lt=1, description="of each class of your own images, where no test images are apart"
+    )
+    test_seed: int = Field(default=0, ge=0, lt=2**31, description="that draws them")
     crop_padding: int = Field(
         default=0, ge=0, le=1024, description="random crops after padding edges by this many pixels; 0 for none"
     )

@@ -20,9 +20,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from ffebm.checks import brief_name
+from ffebm.experiment.data import Dataset, given_dataset
+from ffebm.experiment.data.own import Wishes
 from ffebm.experiment.environment import describe_environment
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.forecast import survey
+from ffebm.experiment.places import GIVEN
 from ffebm.experiment.processes import is_first
 from ffebm.experiment.run import Run, RunError, step_of
 from ffebm.experiment.settings import Settings, SettingsError
@@ -38,15 +41,23 @@ from ffebm.experiment.training.progress import Progress, Recorder
 from ffebm.experiment.training.resumable import Pattern, check_resumable
 
 
-def train(settings: Settings, run: Run, console: Console | None = None, *, quiet: bool = False) -> Learner:
+def train(
+    settings: Settings, run: Run | None = None, console: Console | None = None, *, quiet: bool = False, data: Any = None
+) -> Learner:
     """Train from the beginning, into a fresh folder.
 
     Args:
+        run: where to; by default a fresh folder below runs/, which is `learner.run`.
         console: is told of the model and of every epoch.
         quiet: tell it only of what is wrong.
+        data: what to learn in place of what settings name: a pair (training, test) of data sets that give an image and
+            its label, one such set, or a Lightning data module.
     """
     console = console or Console(stderr=True)
-    learner = prepare(settings, console)
+    settings, given = _handed_over(settings, data)
+    run = Run.create(None, settings.data.name) if run is None else run
+    learner = prepare(settings, console, given)
+    learner.run = run
     if is_first(settings.trainer.processes) and not quiet:
         summary = survey(settings, learner.dataset.shape, len(learner.dataset.classes))
         console.print(model_table(summary, settings.model.max_contraction))
@@ -55,17 +66,26 @@ def train(settings: Settings, run: Run, console: Console | None = None, *, quiet
     return learner
 
 
-def resume(run: Run, console: Console | None = None, root: Path | None = None, *, quiet: bool = False) -> Learner:
+def resume(
+    run: Run, console: Console | None = None, root: Path | None = None, *, quiet: bool = False, data: Any = None
+) -> Learner:
     """Go on with a run from its newest sound checkpoint; where there is none yet, from the beginning.
 
     Args:
         root: where the data lies now, if not where it was.
         quiet: tell the console only of what is wrong.
+        data: the same that `train` was given, where it was.
     """
     console = console or Console(stderr=True)
     settings = run.settings()
     moved = settings if root is None else settings.model_copy(update={"data": settings.data.at(root)})
-    learner = prepare(moved, console)
+    learner = prepare(moved, console, _handed_over(settings, data)[1])
+    if run.described and run.description() != learner.dataset.description:
+        raise RunError(
+            f"The data is not what {run.folder} was begun with: its shape, classes, mean or deviation differ from those in "
+            "data.json. Bring it back, or start a new run."
+        )
+    learner.run = run
     pattern = Pattern.of(learner)
     with _folder_locked(learner, run):
         checkpoint, content, damaged = run.newest_checkpoint(lambda found: check_resumable(found, learner, pattern))
@@ -84,6 +104,16 @@ def resume(run: Run, console: Console | None = None, root: Path | None = None, *
                 console.print(f"Going on from {where}.", highlight=False)
         _fit(learner, run, console, checkpoint, quiet)
     return learner
+
+
+def _handed_over(settings: Settings, data: Any) -> tuple[Settings, Dataset | None]:
+    """Data that is not read by name, and settings that say so."""
+    if data is None:
+        return settings, None
+    chosen = settings.data
+    wishes = Wishes(chosen.size, chosen.colours, chosen.test_part, chosen.test_seed)
+    named = settings.model_copy(update={"data": chosen.model_copy(update={"name": GIVEN, "root": None})})
+    return named, given_dataset(data, wishes)
 
 
 def _folder_locked(learner: Learner, run: Run, *, new: bool = False) -> AbstractContextManager[None]:

@@ -16,6 +16,7 @@ from ffebm.errors import DivergenceError
 from ffebm.experiment.data import Batch, Batches, Dataset
 from ffebm.experiment.data.augmentation import seeded
 from ffebm.experiment.errors import UserError
+from ffebm.experiment.run import Run
 from ffebm.experiment.settings import Settings
 from ffebm.model import FFEBM
 
@@ -28,6 +29,7 @@ class Learner(LightningModule):
     """Trains a model, and keeps the metrics of every epoch; both are part of its checkpoints."""
 
     model: FFEBM
+    run: Run  # where its results go
 
     def __init__(self, model: FFEBM, settings: Settings, dataset: Dataset) -> None:
         super().__init__()

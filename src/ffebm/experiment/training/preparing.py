@@ -12,7 +12,7 @@ from rich.console import Console
 from ffebm.checks import brief_name
 from ffebm.experiment.allocator import keep_freed_memory
 from ffebm.experiment.architectures import build_model
-from ffebm.experiment.data import Dataset, load
+from ffebm.experiment.data import Dataset, load_for
 from ffebm.experiment.forecast import survey, warning_of_slow_steps
 from ffebm.experiment.processes import is_first
 from ffebm.experiment.settings import Settings, SettingsError, Trainer as TrainerSettings
@@ -22,7 +22,7 @@ from ffebm.start import start_from_data
 STARTING = 256  # training images that the first weights are scaled by
 
 
-def prepare(settings: Settings, console: Console | None = None) -> Learner:
+def prepare(settings: Settings, console: Console | None = None, data: Dataset | None = None) -> Learner:
     """Data and model, ready to be trained. Where a single step may take long, the console is told first."""
     trainer = settings.trainer
     _check_processes(trainer)
@@ -31,7 +31,7 @@ def prepare(settings: Settings, console: Console | None = None) -> Learner:
     keep_freed_memory()
     if trainer.processes > 1:
         os.environ["OMP_NUM_THREADS"] = str(threads)  # or Lightning would choose another number for its processes
-    dataset = load(settings.data.name, settings.data.root)
+    dataset = load_for(settings.data) if data is None else data
     _check_batches(settings, dataset)
     summary = survey(settings, dataset.shape, len(dataset.classes))
     slow = warning_of_slow_steps(settings, summary, len(dataset.train))
