@@ -36,8 +36,9 @@ def blocks(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
-def test_code_blocks_run(page: Path) -> None:
+def test_code_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In order, in one namespace per page, as a reader would paste them."""
+    monkeypatch.chdir(tmp_path)  # runs go below the folder where they are begun
     namespace: dict[str, object] = {"__name__": "page"}
     for code in blocks(page):
         exec(compile(code, str(page), "exec"), namespace)

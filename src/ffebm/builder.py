@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ffebm.activation import Activation, clamp, identity
 from ffebm.block import EnergyBlock, Unsettled
 from ffebm.checks import check_size, check_type
-from ffebm.energy import Edge, Hopfield
+from ffebm.energy import Edge, Energy, Hopfield
 from ffebm.feedforward import Feedforward
 from ffebm.gradient import EquilibriumPropagation, GradientEstimator
 from ffebm.initialisation import initialise
@@ -37,6 +37,7 @@ def build(
     activation: Activation = clamp(0.5),
     output_activation: Activation | Sequence[Activation | None] | None = None,
     feedback: float | None = None,
+    energy: Callable[..., Energy] = Hopfield,
     batch_norm: bool | Sequence[bool] = True,
     relax: Relaxation = FixedPoint(20),
     estimator: GradientEstimator | Sequence[GradientEstimator] | None = None,
@@ -62,6 +63,7 @@ def build(
             below a layer that may be negative.
         feedback: how much of a current comes back, ε, in every block: see `Hopfield`. 1 is the paper's. None is 1 too, but less
             in blocks with a limit that would let little pass on: see `ffebm.limit.feedback_within`.
+        energy: makes the energy of every block; it is called as `Hopfield` is, with interactions, activations and `feedback`.
         batch_norm: whether a stage normalises, one answer for all or one per block. Where it does not, it has a bias.
         estimator: one for all, or one per block. None is equilibrium propagation: by one nudge, `Stencil.small_signal()`, where
             blocks have a limit and so settle, and centered where they have none.
@@ -99,8 +101,8 @@ def build(
         name = f"block {number} of {count}"
         last = _output_activation(chain, activation, name) if output is None else output
         back = feedback_within(max_contraction, size, faintest=gradient.faintest) if feedback is None else feedback
-        energy = Hopfield([*chain, *skips], [*[activation] * (size - 1), last], feedback=back)
-        block = EnergyBlock(energy, relax, gradient, name=name, unsettled=unsettled, max_contraction=max_contraction)
+        made = energy([*chain, *skips], [*[activation] * (size - 1), last], feedback=back)
+        block = EnergyBlock(made, relax, gradient, name=name, unsettled=unsettled, max_contraction=max_contraction)
         blocks.append(block)
     readout = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
     model = FFEBM(stages, blocks, readout, criterion, nudge=nudge, input_shape=input_shape, recompute=recompute)

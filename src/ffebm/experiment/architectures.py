@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
+import torch
+from torch import Tensor
+
 from ffebm.activation import clamp, identity
+from ffebm.block import EnergyBlock
 from ffebm.builder import ConvLayer, DenseLayer, Layer, build
+from ffebm.energy import Hopfield
 from ffebm.experiment import settings
+from ffebm.experiment.parts import made, part
 from ffebm.gradient import BackpropThroughTime, EquilibriumPropagation, GradientEstimator, RecurrentBackprop, Unrolled
 from ffebm.initialisation import goe_
 from ffebm.model import FFEBM
 from ffebm.pooling import AveragePool, MaxPool, SoftPool
-from ffebm.relaxation import FixedPoint
+from ffebm.relaxation import FixedPoint, Relaxed
 
 POOLS = {"max": MaxPool, "average": AveragePool, "soft": SoftPool}
 
 
 def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: int) -> FFEBM:
     """The model that settings describe, for images of a shape. Its weights come from torch's generator."""
+    if chosen.parts.model is not None:
+        return _measured(made("parts.model", chosen.parts.model, FFEBM, chosen, tuple(input_shape), classes), input_shape)
     model = chosen.model
     pool = POOLS[model.pooling]
     skips = {to: tuple(to - start for start, end in model.skips if end == to) for _, to in model.skips}
@@ -50,12 +60,36 @@ def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: 
         feedback=model.feedback,
         batch_norm=[model.batch_norm == "all" or (model.batch_norm == "first" and i == 0) for i in range(model.blocks)],
         relax=FixedPoint(free.steps, tolerance=free.tolerance, order=free.order, omega=free.omega),
-        estimator=build_estimator(gradient),
+        estimator=_estimator(chosen, gradient),
+        energy=Hopfield if chosen.parts.energy is None else part("parts.energy", chosen.parts.energy),
         nudge=model.nudge,
         weights=weights,
         max_contraction=model.max_contraction,
         recompute=chosen.trainer.recompute,
     )
+
+
+def _measured(model: FFEBM, input_shape: Sequence[int]) -> FFEBM:
+    """A model of somebody's own, whose limits have seen their inputs, as those of `build` have: that is part of its weights."""
+
+    def keep(block: EnergyBlock, x: Tensor) -> Relaxed:
+        if block.limit is not None:
+            block.limit.keep(block.energy, x.shape[1:])
+        unknown = x.new_full((len(x),), math.nan)
+        return Relaxed(block.system.start(x), unknown, unknown)
+
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        training = {module: module.training for module in model.modules()}
+        deque(model.eval().walk(torch.zeros(1, *input_shape, device=device), keep), maxlen=0)
+        for module, was in training.items():
+            module.training = was
+    return model
+
+
+def _estimator(chosen: settings.Settings, gradient: settings.Gradient) -> GradientEstimator:
+    name = chosen.parts.estimator
+    return build_estimator(gradient) if name is None else made("parts.estimator", name, GradientEstimator, chosen)
 
 
 def build_estimator(gradient: settings.Gradient) -> GradientEstimator:

@@ -1,4 +1,4 @@
-"""How mistakes in options are told: the usual way of Typer, but no longer than they need be."""
+"""All commands together: what goes for each, and how mistakes are told."""
 
 from __future__ import annotations
 
@@ -10,12 +10,21 @@ import typer
 from typer.core import TyperGroup
 
 from ffebm.checks import brief_name
+from ffebm.experiment.parts import trust
+
+TRUST = "--trust"
 
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # Click's, or that of the copy which newer Typers bring along
 
 
 class Group(TyperGroup):
     """The commands; what was typed is quoted in part where it is long."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """--trust may stand anywhere: it is of the whole command, and settings are read in many places."""
+        trust(TRUST in args)
+        ctx.call_on_close(lambda: trust(True))
+        return super().parse_args(ctx, [argument for argument in args if argument != TRUST])
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         with _short():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import tomli_w
 from pydantic import Field, field_validator, model_validator
@@ -271,6 +271,22 @@ class Trainer(Section):
         return self.devices * self.nodes
 
 
+Name = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*(\.\w+)*$", max_length=200)]
+
+
+class Parts(Section):
+    """Code of your own, each as "module:name", run only with --trust or from Python."""
+
+    model: Name | None = Field(default=None, description="makes the model, from settings, the shape of images and classes")
+    energy: Name | None = Field(default=None, description="makes the energy of a block, called as Hopfield is")
+    estimator: Name | None = Field(default=None, description="a gradient estimator, or what makes one from settings")
+    optimiser: Name | None = Field(default=None, description="makes the optimiser, from parameters and settings")
+    callbacks: list[Name] = Field(default=[], description="of Lightning, or what makes each from settings")
+    logger: Literal["csv", "wandb", "mlflow"] | Name | None = Field(
+        default=None, description="besides TensorBoard: csv, wandb, mlflow, or your own, from the run's folder"
+    )
+
+
 class Score(Section):
     """A printed result, in per cent; the spread is over three seeds."""
 
@@ -304,6 +320,7 @@ class Settings(Section):
     gradient: Gradient = Gradient()
     optimiser: Optimiser = Optimiser()
     trainer: Trainer = Trainer()
+    parts: Parts = Parts()
     paper: Paper | None = None
 
     @property

@@ -13,7 +13,6 @@ from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from rich.console import Console
@@ -35,6 +34,7 @@ from ffebm.experiment.training.checkpoints import AtomicCheckpointIO, Checkpoint
 from ffebm.experiment.training.gradient_check import GradientCheck
 from ffebm.experiment.training.health import Health
 from ffebm.experiment.training.learner import Learner
+from ffebm.experiment.training.loggers import loggers
 from ffebm.experiment.training.preparing import prepare, wrongly_started
 from ffebm.experiment.training.preview import model_table
 from ffebm.experiment.training.progress import Progress, Recorder
@@ -129,6 +129,7 @@ def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None, 
         *([Calibrating(console, learner.settings.gradient.quality)] if calibrated else []),
         Health(console, settling=not calibrated),
         *([GradientCheck(console, run, quiet), *([] if quiet else [Progress(console)]), Recorder(run)] if first else []),
+        *learner.own_callbacks,
         Checkpoints(run, settings.checkpoint_every, settings.keep),
     ]
     step = None if checkpoint is None else step_of(checkpoint)
@@ -151,7 +152,7 @@ def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None, 
                 gradient_clip_val=learner.settings.optimiser.clip,
                 deterministic=settings.deterministic,
                 sync_batchnorm=settings.sync_batch_norm and settings.processes > 1 and on_gpu,
-                logger=TensorBoardLogger(run.folder, "tensorboard", "", purge_step=step) if first else False,
+                logger=loggers(learner.settings.parts.logger, run.folder, step) if first else False,
                 callbacks=callbacks,
                 plugins=plugins,
                 use_distributed_sampler=False,  # batches know their process

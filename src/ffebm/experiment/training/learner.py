@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Callback, LightningModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
@@ -16,6 +16,7 @@ from ffebm.errors import DivergenceError
 from ffebm.experiment.data import Batch, Batches, Dataset
 from ffebm.experiment.data.augmentation import seeded
 from ffebm.experiment.errors import UserError
+from ffebm.experiment.parts import made
 from ffebm.experiment.run import Run
 from ffebm.experiment.settings import Settings
 from ffebm.model import FFEBM
@@ -39,6 +40,9 @@ class Learner(LightningModule):
             block.unsettled = "ignore"  # `Health` says it in words of the settings, where blocks are meant to settle
         self.settings = settings
         self.dataset = dataset
+        self.own_callbacks = [
+            made("parts.callbacks", name, Callback, settings) for name in settings.parts.callbacks
+        ]  # besides those of every run
         self.history: list[dict[str, float]] = []
         self.training_sums = torch.zeros(4, dtype=torch.float64)  # samples, loss, right, residual
         self.test_sums = torch.zeros(4, dtype=torch.float64)  # samples, loss, right, among the first five
@@ -77,12 +81,16 @@ class Learner(LightningModule):
 
     def make_optimiser(self, parameters: Iterator[nn.Parameter]) -> tuple[Optimizer, LRScheduler]:
         chosen = self.settings.optimiser
+        schedule = lambda step: chosen.rate(step / self.steps) / chosen.learning_rate  # noqa: E731
+        if (own := self.settings.parts.optimiser) is not None:
+            optimiser = made("parts.optimiser", own, Optimizer, list(parameters), self.settings)
+            return optimiser, LambdaLR(optimiser, schedule)
         shared: dict[str, Any] = {"lr": chosen.learning_rate, "weight_decay": chosen.weight_decay}
         if chosen.kind == "sgd":
             optimiser = torch.optim.SGD(parameters, momentum=chosen.momentum, **shared)
         else:
             optimiser = (torch.optim.Adam if chosen.kind == "adam" else torch.optim.AdamW)(parameters, **shared)
-        return optimiser, LambdaLR(optimiser, lambda step: chosen.rate(step / self.steps) / chosen.learning_rate)
+        return optimiser, LambdaLR(optimiser, schedule)
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         return batch._replace(x=batch.x.to(memory_format=torch.channels_last))

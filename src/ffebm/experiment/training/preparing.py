@@ -14,6 +14,7 @@ from ffebm.experiment.allocator import keep_freed_memory
 from ffebm.experiment.architectures import build_model
 from ffebm.experiment.data import Dataset, load_for
 from ffebm.experiment.forecast import survey, warning_of_slow_steps
+from ffebm.experiment.parts import check_parts
 from ffebm.experiment.processes import is_first
 from ffebm.experiment.settings import Settings, SettingsError, Trainer as TrainerSettings
 from ffebm.experiment.training.learner import Learner
@@ -25,6 +26,7 @@ STARTING = 256  # training images that the first weights are scaled by
 def prepare(settings: Settings, console: Console | None = None, data: Dataset | None = None) -> Learner:
     """Data and model, ready to be trained. Where a single step may take long, the console is told first."""
     trainer = settings.trainer
+    check_parts(settings.parts)
     _check_processes(trainer)
     threads = trainer.threads or max(1, (os.cpu_count() or 1) // trainer.devices)
     torch.set_num_threads(threads)

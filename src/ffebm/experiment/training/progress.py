@@ -149,20 +149,20 @@ class Recorder(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         assert isinstance(pl_module, Learner)
-        if trainer.global_step % self.every == 0 and trainer.logger is not None:
+        if trainer.global_step % self.every == 0 and trainer.loggers:
             self.run.check_there()
             residuals = {f"residual/block {i}": value for i, value in enumerate(pl_module.residuals().tolist(), 1)}
             rate = trainer.optimizers[0].param_groups[0]["lr"]
-            trainer.logger.log_metrics(
-                {"step/loss": float(outputs["loss"]), "step/learning_rate": rate, **residuals}, trainer.global_step
-            )
+            row = {"step/loss": float(outputs["loss"]), "step/learning_rate": rate, **residuals}
+            for logger in trainer.loggers:
+                logger.log_metrics(row, trainer.global_step)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, Learner)
         self.run.check_there()
         rows = pl_module.history
-        if trainer.logger is not None:
-            trainer.logger.log_metrics({f"epoch/{name}": value for name, value in rows[-1].items()}, trainer.global_step)
+        for logger in trainer.loggers:
+            logger.log_metrics({f"epoch/{name}": value for name, value in rows[-1].items()}, trainer.global_step)
         self.run.save_weights(pl_module.model)
         self.run.save_metrics(rows)
         if time.monotonic() - self._drew > DRAWN or len(rows) == trainer.max_epochs:

@@ -158,11 +158,16 @@ def _check_optimiser(content: dict[str, Any], learner: Learner, pattern: Pattern
             raise RunError("its optimiser remembers squares that are negative")
 
 
+def _of_ones_own(learner: Learner) -> set[str]:
+    """What callbacks of one's own are called; what they remember is theirs to check."""
+    return {callback.state_key for callback in learner.own_callbacks}
+
+
 def _check_callbacks(callbacks: Any, learner: Learner) -> None:
     """What calibration chose: sweeps of every block, within what the settings allow."""
     settings = learner.settings
     calibrated = settings.sweeps == "calibrated"
-    if not isinstance(callbacks, dict) or callbacks.keys() != ({"Calibrating"} if calibrated else set()):
+    if not isinstance(callbacks, dict) or set(callbacks) - _of_ones_own(learner) != ({"Calibrating"} if calibrated else set()):
         raise RunError("what its callbacks remember is not what this run's would")
     if not calibrated:
         return

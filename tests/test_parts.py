@@ -1,0 +1,165 @@
+"""Parts of one's own, named by settings: used everywhere where they are trusted, and imported nowhere else."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+import ffebm
+from ffebm.experiment import Run, evaluate_run, read_preset, resume, train
+from ffebm.experiment.architectures import build_model
+from ffebm.experiment.command_line import app
+from ffebm.experiment.settings import SettingsError
+
+CODE = '''
+"""Somebody's own parts."""
+
+from pathlib import Path
+
+import torch
+from lightning.pytorch import Callback
+from torch import nn
+
+import ffebm
+
+print("code that was run")
+
+
+def model(settings, input_shape, classes):
+    energy = ffebm.Hopfield([ffebm.Dense(12, 8)])
+    stage = nn.Sequential(nn.Flatten(), nn.Linear(64, 12))
+    block = ffebm.EnergyBlock(energy, max_contraction=0.4)
+    return ffebm.FFEBM([stage], [block], nn.Linear(8, classes), input_shape=input_shape)
+
+
+class Steeper(ffebm.Hopfield):
+    """An energy that differs from the usual one."""
+
+
+def estimator(settings):
+    return ffebm.EquilibriumPropagation(ffebm.FixedPoint(4), beta=0.125)
+
+
+fixed = ffebm.RecurrentBackprop(ffebm.FixedPoint(5))
+
+
+def optimiser(parameters, settings):
+    return torch.optim.RMSprop(parameters, settings.optimiser.learning_rate)
+
+
+class Counting(Callback):
+    def __init__(self, settings):
+        self.steps = 0
+
+    def on_train_batch_end(self, trainer, *_):
+        self.steps += 1
+        Path(trainer.default_root_dir, "steps.txt").write_text(str(self.steps))
+
+    def state_dict(self):
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state):
+        self.steps = state["steps"]
+
+
+number = 3
+'''
+TINY = ["model.channels=[4, 4]", "model.pooled=[]", "trainer.epochs=1", "trainer.batch=200"]
+MODULE = "somebodys_parts"
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / f"{MODULE}.py").write_text(CODE)
+    monkeypatch.chdir(tmp_path)
+    yield
+    sys.modules.pop(MODULE, None)
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+def test_settings_that_name_code_are_refused_unless_trusted() -> None:
+    refused = invoke("train", *TINY, f"parts.optimiser={MODULE}:optimiser", "--output", "run")
+    assert isinstance(refused.exception, SettingsError)
+    assert re.search(
+        r"`parts.optimiser` names somebodys_parts:optimiser, code that would be run.*--trust", str(refused.exception)
+    )
+    assert MODULE not in sys.modules
+    assert not Path("run").exists(), "nothing is left behind"
+
+
+@pytest.mark.parametrize("command", ["evaluate", "report", "predict", "resume"])
+def test_runs_with_parts_ask_for_trust_and_then_work_as_others(command: str) -> None:
+    own = [f"parts.{kind}={MODULE}:{kind}" for kind in ("model", "optimiser")]
+    done = invoke("--trust", "train", *TINY, *own, f'parts.callbacks=["{MODULE}:Counting"]', "--output", "run", "--quiet")
+    assert done.exit_code == 0, done.output
+    if command == "resume":
+        arguments = ["train", "--resume", "run"]
+    elif command == "predict":
+        from PIL import Image
+
+        Image.new("L", (8, 8)).save("digit.png")
+        arguments = ["predict", "run", "digit.png"]
+    else:
+        arguments = [command, "run"]
+    if command != "report":  # which shows numbers, and needs no code for that
+        assert isinstance(invoke(*arguments).exception, SettingsError)
+    found = invoke(*arguments, "--trust")
+    assert found.exit_code == 0, found.output
+    assert Path("run/steps.txt").read_text() == "8"
+
+
+def test_python_trusts_its_own_settings_and_a_run_with_parts_resumes_to_the_same_result() -> None:
+    own = [f"parts.{kind}={MODULE}:{kind}" for kind in ("model", "optimiser")]
+    settings = read_preset("digits", [*TINY, "trainer.epochs=2", *own, f'parts.callbacks=["{MODULE}:Counting"]'])
+    whole = train(settings, Run(Path("whole")), quiet=True)
+    half = settings.model_copy(update={"trainer": settings.trainer.model_copy(update={"checkpoint_every": 8, "keep": 100})})
+    train(half, Run(Path("half")), quiet=True)
+    last = max(Path("half/checkpoints").glob("*"), key=lambda path: int(re.findall(r"\d+", path.name)[-1]))
+    last.unlink()
+    resumed = resume(Run.open(Path("half")), quiet=True)
+    assert all(torch.equal(p, q) for p, q in zip(whole.model.parameters(), resumed.model.parameters(), strict=True))
+    assert Path("half/steps.txt").read_text() == Path("whole/steps.txt").read_text() == "16"
+    assert len(ffebm.load("whole").predict(torch.zeros(1, 1, 8, 8, dtype=torch.uint8)).labels) == 1
+    assert 0 <= evaluate_run(Run.open(Path("whole"))).top1 <= 1
+
+
+def test_energies_and_estimators() -> None:
+    settings = read_preset("digits", [f"parts.energy={MODULE}:Steeper", f"parts.estimator={MODULE}:estimator"])
+    model = build_model(settings, (1, 8, 8), 10)
+    assert {type(block.energy).__name__ for _, block in model.chain} == {"Steeper"}
+    assert {block.estimator.beta for _, block in model.chain} == {0.125}
+    settings = read_preset("digits", [f"parts.estimator={MODULE}:fixed"])
+    assert {block.estimator.relax.steps for _, block in build_model(settings, (1, 8, 8), 10).chain} == {5}
+
+
+def test_a_csv_logger_beside_tensorboard() -> None:
+    done = invoke("train", *TINY, "parts.logger=csv", "--output", "run", "--quiet")
+    assert done.exit_code == 0, done.output
+    assert "epoch/test_accuracy" in next(Path("run/csv").rglob("*.csv")).read_text()
+    assert any(Path("run/tensorboard").rglob("events*"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("parts.model=mine", "string should match"),
+        ("parts.model=os.path:", "string should match"),
+        (f"parts.model={MODULE}:nothing", f"{MODULE} has no nothing"),
+        ("parts.model=no_such_module:make", "there is no module no_such_module.*looked for in"),
+        (f"parts.estimator={MODULE}:number", "which is a int and no GradientEstimator"),
+        (f"parts.model={MODULE}:fixed", "which is a RecurrentBackprop and no FFEBM"),
+        ("parts.logger=wandb", "which is not installed: `pip install wandb`"),
+    ],
+)
+def test_what_is_no_part_is_explained(setting: str, words: str) -> None:
+    found = invoke("--trust", "train", *TINY, setting, "--output", "run", "--quiet")
+    assert re.search(words, str(found.exception)), found
