@@ -204,8 +204,8 @@ def commands() -> list[list[str]]:
     """Every `ffebm …` that a page shows in a code fence."""
     found = []
     for page in PAGES:
-        for fence in re.findall(r"^```\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
-            lines = fence.replace("\\\n", " ").splitlines()
+        for language, fence in re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+            lines = [] if language else fence.replace("\\\n", " ").splitlines()
             found += [shlex.split(match[1], comments=True) for line in lines if (match := re.search(r"\bffebm ([^;]*)", line))]
     return found
 

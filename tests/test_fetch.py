@@ -236,8 +236,8 @@ def test_a_damaged_data_set_in_place_is_not_overwritten(cifar: Source, tmp_path:
     assert (folder / "mine").read_text() == "keep me"
 
 
-def test_official_sources_cover_every_data_set_but_the_digits() -> None:
+def test_official_sources_cover_every_data_set_but_the_digits_and_ones_own() -> None:
     from ffebm.experiment.data import NAMES
 
-    assert {"digits", *SOURCES} == set(NAMES)
+    assert {"digits", "folder", "given", *SOURCES} == set(NAMES)
     assert all(file.url.startswith("http") for source in SOURCES.values() for file in source.files)

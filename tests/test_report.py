@@ -21,7 +21,7 @@ from PIL import Image
 from ffebm.checks import one_line
 from ffebm.experiment.benchmark.figure import save_speed
 from ffebm.experiment.benchmark.speed import Measurement
-from ffebm.experiment.figures import picture, save_confusion, save_curves, shown
+from ffebm.experiment.figures import confusion_figure, picture, save_curves, shown
 from ffebm.experiment.preset import read_preset
 from ffebm.experiment.report import write_report
 from ffebm.experiment.report.accuracy_figure import accuracy_figure
@@ -203,9 +203,9 @@ class TestPicturesOfHostileNames:
     def test_curves_and_confusions(self, name: str, tmp_path: Path) -> None:
         row = {"epoch": 1.0, "residual": 0.1, "train_loss": 1.0, "test_loss": 1.0, "train_accuracy": 0.5, "test_accuracy": 0.5}
         save_curves([row, {**row, "epoch": 2.0, "residual": 0.001}], tmp_path / "curves.png", name)
-        save_confusion(np.array([[3, 1], [0, 2]]), ["cat", name], tmp_path / "confusion.png", f"{name}: 50 %")
-        for file in ("curves.png", "confusion.png"):
-            with Image.open(tmp_path / file) as image:
+        confusion = picture(confusion_figure(np.array([[3, 1], [0, 2]]), ["cat", name], f"{name}: 50 %"))
+        for file in (tmp_path / "curves.png", io.BytesIO(confusion)):
+            with Image.open(file) as image:
                 image.verify()
 
     def test_accuracies(self, name: str) -> None:

@@ -206,7 +206,7 @@ def test_the_explained_settings_are_a_file_of_all_defaults() -> None:
     assert "epochs" not in documented("optimiser")
     assert documented("learning_rate").count("learning_rate =") == 2
     assert documented("model.split").splitlines()[1] == "[model]"
-    assert max(len(line) for line in documented().splitlines()) <= 128
+    assert max(len(line) for line in documented().splitlines()) <= 80
     assert documented("nothing") == ""
 
 

@@ -60,7 +60,7 @@ def _few_digits() -> Iterator[None]:
     full = digits()
     few = replace(full, train=Samples(*(t[:320] for t in full.train)), test=Samples(*(t[:130] for t in full.test)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ffebm.experiment.training.preparing.load", lambda *_: few)
+        patch.setattr("ffebm.experiment.training.preparing.load_for", lambda *_: few)
         yield
 
 
@@ -209,7 +209,7 @@ def test_calibrated_runs_are_evaluated_with_settled_blocks(calibrated: Path) -> 
     *_, row = Run(calibrated).metrics()
     assert 1 <= row["free_sweeps"] <= 20
     assert 1 <= row["nudged_sweeps"] <= 10
-    dataset = preparing.load("digits", None)
+    dataset = preparing.load_for(small().data)
     model, _ = load_trained(Run(calibrated))
     assert evaluate(model, dataset, 500).loss == pytest.approx(row["test_loss"], rel=1e-5)
 

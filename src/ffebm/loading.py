@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ffebm.experiment.classifier import Classifier
 
-__all__ = ["load"]
+__all__ = ["load", "needs_tool"]
 __dir__ = __all__.copy
 
 TOOL = "pip install 'ffebm[cli]'"

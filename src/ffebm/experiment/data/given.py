@@ -24,11 +24,9 @@ def given_dataset(data: Any, wishes: Wishes = Wishes()) -> Dataset:
     """Images as bytes, and their labels, of whatever gives pairs of an image and a label.
 
     Args:
-        data: a `Dataset` of this library as it is; a data set with a length, whose items are pairs; two of such, for
-            training and for testing; or a `LightningDataModule`. Images are bytes, PIL pictures, or tensors between 0 and 1.
+        data: a data set with a length, whose items are pairs; two of such, for training and for testing; or a
+            `LightningDataModule`. Images are bytes, PIL pictures, or tensors between 0 and 1.
     """
-    if isinstance(data, Dataset):
-        return data
     train, test = _parts(data)
     images, labels = _samples(train, "the training data")
     named = _class_names(train)

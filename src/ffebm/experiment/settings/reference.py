@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from textwrap import wrap
 from typing import Literal, get_args, get_origin
 
 from pydantic import BaseModel
@@ -30,7 +31,7 @@ def documented(part: str = "") -> str:
         name = key.rpartition(".")[2]
         if isinstance(info.default, BaseModel):
             doc = (type(info.default).__doc__ or "").splitlines()[0]
-            header = f"\n# {doc}\n[{key}]"
+            header = "\n".join(["", *_comment(doc), f"[{key}]"])
         elif part in key and not key.startswith(("paper", "description")):
             lines += [header] if header else []
             header = ""
@@ -43,7 +44,11 @@ def _explained(name: str, info: FieldInfo) -> list[str]:
     text = f"# {name} = …" if info.default is None else f"{name} = {json.dumps(info.default)}"  # TOML writes these alike
     remark = "; ".join(part for part in (info.description, _values(info)) if part)
     line = f"{text:32}  # {remark}"
-    return [line] if len(line) <= WIDTH else [f"# {remark}", text]
+    return [line] if len(line) <= WIDTH else [*_comment(remark), text]
+
+
+def _comment(remark: str) -> list[str]:
+    return wrap(remark, WIDTH, initial_indent="# ", subsequent_indent="# ")
 
 
 def _values(info: FieldInfo) -> str:
