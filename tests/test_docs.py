@@ -215,7 +215,9 @@ def test_commands_in_the_docs_are_ones_that_exist() -> None:
     shown = [command for command in commands() if command and command[0] == "train" and "[PRESET" not in command]
     assert len(shown) > 15
     whole = get_command(command_line.app)
-    known = {option for command in (whole, whole.commands["train"]) for parameter in command.params for option in parameter.opts}
+    known = {
+        option for command in (whole, whole.commands["train"]) for parameter in command.params for option in parameter.opts
+    }
     for _, *arguments in shown:
         options = [argument for argument in arguments if argument.startswith("--")]
         assert set(options) <= known, arguments

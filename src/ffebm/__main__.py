@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ffebm.loading import needs_tool
+from ffebm.errors import needs_tool
 
 
 def main() -> None:

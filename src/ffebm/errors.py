@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["DivergenceError", "UnsettledError", "UnsettledWarning", "block_name", "naming"]
+__all__ = ["DivergenceError", "UnsettledError", "UnsettledWarning", "block_name", "naming", "needs_tool"]
 __dir__ = __all__.copy
 
 _BLOCK = ContextVar("block", default="the block")
@@ -48,3 +48,9 @@ class UnsettledError(RuntimeError):
 
 class UnsettledWarning(UserWarning):
     """A block's gradient is that of an equilibrium, and its relaxation ended far from one."""
+
+
+def needs_tool(what: str, error: ModuleNotFoundError) -> str:
+    """What to say where only the library is installed."""
+    tool = "pip install 'ffebm[cli]'"
+    return f"{what} needs {error.name}, and only the library is installed, which needs torch alone. For the rest: {tool}"

@@ -1,17 +1,17 @@
-"""The way from a run folder to a model, for those who have the tool installed, and a word for those who have not."""
+"""The way from a run folder to a model, for those who have the tool installed."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ffebm.errors import needs_tool
+
 if TYPE_CHECKING:
     from ffebm.experiment.classifier import Classifier
 
-__all__ = ["load", "needs_tool"]
+__all__ = ["load"]
 __dir__ = __all__.copy
-
-TOOL = "pip install 'ffebm[cli]'"
 
 
 def load(folder: str | Path) -> Classifier:
@@ -25,8 +25,3 @@ def load(folder: str | Path) -> Classifier:
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(needs_tool("`ffebm.load`", error), name=error.name) from None
     return Classifier.from_pretrained(folder)
-
-
-def needs_tool(what: str, error: ModuleNotFoundError) -> str:
-    """What to say where only the library is installed."""
-    return f"{what} needs {error.name}, and only the library is installed, which needs torch alone. For the rest: {TOOL}"

@@ -105,10 +105,10 @@ def export(
     """
     check_is_run(run)
     with notes.status("Loading torch …"):
+        from ffebm.experiment.classifier import Classifier
         from ffebm.experiment.export import export as write
-        from ffebm.loading import load
 
-        classifier = load(run)
+        classifier = Classifier.from_pretrained(run)
     with notes.status(f"Writing {escape(str(path))} …"):
         found = write(classifier, path)
     out.print(
