@@ -36,7 +36,7 @@ from ffebm.relaxation import Order
 from ffebm.relaxation.fixed_point import _in_turn
 
 SAMPLES = 3
-ORDERS: list[Order] = ["odd-even", "even-odd", "output-first", "output-last", "synchronous"]
+ORDERS: list[Order] = ["odd-even", "even-odd", "output-first", "output-last", "upward", "downward", "synchronous"]
 ACTIVATIONS = {
     "clamp": clamp(0.5),
     "box": clamp(1.0, -0.5, 2.0),

@@ -53,7 +53,7 @@ def test_every_estimator_gives_the_gradient_of_finite_differences(kind: str, spl
 
 
 @pytest.mark.parametrize("kind", ["dense", "max", "average", "soft"])
-@pytest.mark.parametrize("order", ["synchronous", "odd-even", "even-odd"])
+@pytest.mark.parametrize("order", ["synchronous", "odd-even", "even-odd", "downward"])
 def test_ep_equals_id_at_every_step(kind: str, order: str) -> None:
     """EP(t) = ID(t) for every parameter of a model of three blocks, pooling, batch-norm and a dense tail included."""
     model = make(kind, [2, 3, 1], EquilibriumPropagation())

@@ -80,7 +80,7 @@ def batch() -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("feedback", [1.0, 0.4])
-@pytest.mark.parametrize("order", ["odd-even", "even-odd", "output-first", "output-last", "synchronous"])
+@pytest.mark.parametrize("order", ["odd-even", "even-odd", "output-first", "output-last", "upward", "synchronous"])
 def test_ep_equals_id_at_every_step_with_colours_in_reverse(order: str, feedback: float) -> None:
     found = transients(model(feedback), *batch(), FixedPoint(7, order=order), beta=1e-4)
     assert {t.name for t in found} == {name for name, _ in model().named_parameters()}
@@ -157,6 +157,7 @@ def swept_in_turn(energy: Hopfield, order: str) -> list[tuple[int, ...]]:
         (3, [], {"odd-even": [(0, 2), (1,)], "output-first": [(0, 2), (1,)], "output-last": [(1,), (0, 2)]}),
         (3, [(0, 2)], {"odd-even": [(0,), (1,), (2,)], "output-first": [(2,), (1,), (0,)], "output-last": [(0,), (1,), (2,)]}),
         (4, [(0, 2)], {"odd-even": [(0, 3), (1,), (2,)], "output-first": [(0, 3), (2,), (1,)]}),
+        (4, [(0, 2)], {"upward": [(0,), (1,), (2,), (3,)], "downward": [(3,), (2,), (1,), (0,)]}),
     ],
 )
 def test_orders_of_a_sweep(layers: int, skips: list[tuple[int, int]], expected: dict[str, list[tuple[int, ...]]]) -> None:

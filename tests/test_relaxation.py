@@ -46,6 +46,8 @@ def test_every_order_finds_the_same_equilibrium(order: Order) -> None:
         ("output-first", 3, [[0, 2], [1]]),
         ("output-last", 4, [[0, 2], [1, 3]]),
         ("output-last", 3, [[1], [0, 2]]),
+        ("upward", 3, [[0], [1], [2]]),
+        ("downward", 3, [[2], [1], [0]]),
         ("synchronous", 3, [[0, 1, 2]]),
         ("even-odd", 1, [[0]]),
     ],
@@ -75,7 +77,7 @@ def test_transposing_twice_changes_nothing(order: Order) -> None:
     sizes=st.lists(st.integers(1, 6), min_size=1, max_size=5),
     scale=st.floats(0.1, 6),
     slope=st.floats(0.1, 3),
-    order=st.sampled_from(["odd-even", "even-odd", "output-first", "output-last"]),
+    order=st.sampled_from(["odd-even", "even-odd", "output-first", "output-last", "upward", "downward"]),
     smooth=st.booleans(),
     seed=st.integers(0, 1000),
 )

@@ -350,7 +350,7 @@ def test_a_tangent_is_the_second_derivative_of_its_energy(case: Case) -> None:
 @settings(max_examples=60)
 @given(
     case=cases(),
-    order=st.sampled_from(["odd-even", "even-odd", "output-first", "synchronous"]),
+    order=st.sampled_from(["odd-even", "even-odd", "output-first", "downward", "synchronous"]),
     omega=st.sampled_from([1.0, 0.6, 1.4]),
     fresh=st.booleans(),
     forces=st.integers(0, 15),

@@ -20,7 +20,7 @@ from ffebm.layer import ConvLayer, DenseLayer, Layer
 from ffebm.limit import feedback_within
 from ffebm.model import FFEBM, Criterion, LastNudge
 from ffebm.relaxation import FixedPoint, Relaxation
-from ffebm.rules import block_sizes, check_skips
+from ffebm.rules import block_sizes, check_skips, free_order
 
 __all__ = ["ConvLayer", "DenseLayer", "Layer", "build"]
 __dir__ = __all__.copy
@@ -39,7 +39,7 @@ def build(
     feedback: float | None = None,
     energy: Callable[..., Energy] = Hopfield,
     batch_norm: bool | Sequence[bool] = True,
-    relax: Relaxation = FixedPoint(20),
+    relax: Relaxation | None = None,
     estimator: GradientEstimator | Sequence[GradientEstimator] | None = None,
     criterion: Criterion | None = None,
     nudge: LastNudge = "elastic",
@@ -65,6 +65,8 @@ def build(
             in blocks with a limit that would let little pass on: see `ffebm.limit.feedback_within`.
         energy: makes the energy of every block; it is called as `Hopfield` is, with interactions, activations and `feedback`.
         batch_norm: whether a stage normalises, one answer for all or one per block. Where it does not, it has a bias.
+        relax: how free equilibria are found. None is 20 sweeps: layer by layer, `order="upward"`, where blocks have a limit,
+            and odd layers before even ones, as in the paper, where they have none.
         estimator: one for all, or one per block. None is equilibrium propagation: by one nudge, `Stencil.small_signal()`, where
             blocks have a limit and so settle, and centered where they have none.
         weights: initialises every convolution in place, for example `functools.partial(goe_, variance=5.9e-5)`.
@@ -79,6 +81,7 @@ def build(
     check_size("classes", classes)
     for layer in layers:
         check_type("layers", layer, Layer, "ConvLayer(32) or DenseLayer(10)")
+    free = FixedPoint(20, order=free_order(max_contraction)) if relax is None else relax
     sizes = block_sizes(len(layers), split)
     check_skips([(number - back, number) for number, layer in enumerate(layers, 1) for back in layer.skips], sizes)
     count = len(sizes)
@@ -102,7 +105,7 @@ def build(
         last = _output_activation(chain, activation, name) if output is None else output
         back = feedback_within(max_contraction, size, faintest=gradient.faintest) if feedback is None else feedback
         made = energy([*chain, *skips], [*[activation] * (size - 1), last], feedback=back)
-        block = EnergyBlock(made, relax, gradient, name=name, unsettled=unsettled, max_contraction=max_contraction)
+        block = EnergyBlock(made, free, gradient, name=name, unsettled=unsettled, max_contraction=max_contraction)
         blocks.append(block)
     readout = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
     model = FFEBM(stages, blocks, readout, criterion, nudge=nudge, input_shape=input_shape, recompute=recompute)
@@ -154,7 +157,9 @@ def _output_activation(chain: Sequence[Interaction], activation: Activation, blo
 
 
 def _by_nudges(max_contraction: float | None) -> GradientEstimator:
-    return EquilibriumPropagation(variant="centered" if max_contraction is None else "small-signal")
+    if max_contraction is None:
+        return EquilibriumPropagation()
+    return EquilibriumPropagation(FixedPoint(10, order="downward"), variant="small-signal")
 
 
 def _norm(shape: Shape) -> nn.Module:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,8 +31,9 @@ LEAST = 1e-6  # a relative error that nothing would be gained below
 
 # Chosen by trial on nets of two layers a block, and raised where a small net fell short. benchmarks/gain_limit.py and
 # tests/test_start.py hold the formula against converged gradients.
-CLAMPED = 0.5  # the part of a certified contraction that is left, because about half of the units are clamped
-MISPLACED = 8.0  # the error of a gradient, over the square root of that of a state: it has units on the wrong side of a kink
+CLAMPED = 0.65  # the part of a certified contraction that is left, because many units are clamped
+RESPONSIVE = 0.6  # the part of that which is left to responses: clamped units give none, and free ones still come and go
+MISPLACED = 4.0  # the error of a gradient, over the square root of that of a state: it has units on the wrong side of a kink
 RESPONDING = 5.0  # the error of the parameter that is worst off, over that of the response to a nudge
 
 
@@ -42,32 +44,49 @@ class Tuning:
     free: int  # sweeps
     nudged: int  # likewise; recorded ones, or adjoint iterations, where the gradient needs those
     omega: float
+    nudged_omega: float = 1.0
 
     @classmethod
-    def from_bound(cls, contraction: float, layers: int, quality: float) -> Tuning:
+    def from_bound(cls, contraction: float, layers: int, quality: float, **how: Any) -> Tuning:
         """Enough sweeps for a block that is certified to contract so; `quality` is the smallest cosine of a gradient.
 
         Good for contractions up to 0.5, as far as was measured (results/gain_limit.md, tests/test_start.py). With 0.7 a small
         net fell short of 0.999: `calibrate` checks, and gives more where that is so.
+
+        Args:
+            how: as in `for_error`.
         """
-        return cls.for_error(CLAMPED * contraction, layers, math.sqrt(1 - quality))
+        return cls.for_error(CLAMPED * contraction, layers, math.sqrt(1 - quality), **how)
 
     @classmethod
-    def for_error(cls, contraction: float, layers: int, error: float, *, over_relaxed: bool = True) -> Tuning:
+    def for_error(
+        cls,
+        contraction: float,
+        layers: int,
+        error: float,
+        *,
+        over_relaxed: bool = True,
+        crossing: tuple[int, int] | None = None,
+    ) -> Tuning:
         r"""Enough sweeps for free and nudged phase to leave a gradient with this relative error each.
 
         $\omega = 2 / (1 + \sqrt{1 - \rho})$, and a sweep then leaves $r = \omega - 1$ of the way. The first sweep carries the
-        signal through the block and leaves ρ; where there are more than two layers, it takes a sweep for every two.
+        signal through the block and leaves ρ; odd before even, it takes a sweep for every two layers. Responses contract
+        faster than free phases, so they take a smaller ω.
 
         Args:
             contraction: ρ, by how much a plain sweep moves less than the one before.
+            over_relaxed: whether sweeps may go further than layers are drawn.
+            crossing: how many sweeps a signal takes to cross the block, besides the first, in the free and the nudged phase;
+                by default odd before even.
         """
-        omega = 2 / (1 + math.sqrt(1 - contraction)) if over_relaxed else 1.0
-        rate = omega - 1 if over_relaxed else contraction
-        across = -(-layers // 2) - 1
+        responding = RESPONSIVE * contraction
+        omega, nudged_omega = (2 / (1 + math.sqrt(1 - rho)) if over_relaxed else 1.0 for rho in (contraction, responding))
+        rate, nudged_rate = (omega - 1, nudged_omega - 1) if over_relaxed else (contraction, responding)
+        up, down = crossing or (-(-layers // 2) - 1,) * 2
         # The second sweep at the soonest shows whether anything still moves, and none may end where much does.
         free = max(_sweeps(contraction, rate, (error / MISPLACED) ** 2), 1 + _sweeps(contraction, rate, STILL))
-        return cls(across + free, across + _sweeps(contraction, rate, error / RESPONDING), omega)
+        return cls(up + free, down + _sweeps(responding, nudged_rate, error / RESPONDING), omega, nudged_omega)
 
     def apply(self, block: EnergyBlock) -> None:
         """Give it to a block, whose orders, nudge and kind of gradient stay.
@@ -76,7 +95,7 @@ class Tuning:
         when they no longer do, weights have grown, and it is time to calibrate anew.
         """
         block.relax = block.relax.tuned(self.free, self.omega)
-        block.estimator = block.estimator.swept(self.nudged, self.omega)
+        block.estimator = block.estimator.swept(self.nudged, self.nudged_omega)
 
 
 def _sweeps(contraction: float, rate: float, error: float) -> int:
@@ -164,8 +183,13 @@ def watched_contractions(model: FFEBM, x: Tensor) -> tuple[float, ...]:
 
 def _tuned(block: EnergyBlock, contraction: float, error: float) -> Tuning:
     """What the formula says for a block, and no more sweeps than it may have."""
-    over_relaxed = block.relax.over_relaxes
-    tuning = Tuning.for_error(contraction, len(block.energy.activations), error, over_relaxed=over_relaxed)
+    layers = len(block.energy.activations)
+    nudged = block.estimator.relax or block.relax
+    crossing = block.relax.crossing(layers), nudged.crossing(layers)
+    tuning = Tuning.for_error(contraction, layers, error, over_relaxed=block.relax.over_relaxes, crossing=crossing)
+    if layers > 2 and block.energy.layer_weight(0) != block.energy.layer_weight(layers - 1):
+        # Where feedback is held back, what overshoots grows on its way up. Plain sweeps settle as fast there.
+        tuning = replace(tuning, omega=1.0, nudged_omega=1.0)
     return replace(tuning, free=min(tuning.free, block.relax.steps), nudged=min(tuning.nudged, _error_sweeps(block)))
 
 

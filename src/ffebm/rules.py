@@ -8,10 +8,19 @@ from typing import Literal
 
 from ffebm.checks import brief
 
-__all__ = ["Order", "block_sizes", "check_skips"]
+__all__ = ["Order", "block_sizes", "check_skips", "free_order"]
 __dir__ = __all__.copy
 
-Order = Literal["odd-even", "even-odd", "output-first", "output-last", "synchronous"]  # of the layers in a sweep
+# Of the layers in a sweep.
+Order = Literal["odd-even", "even-odd", "output-first", "output-last", "upward", "downward", "synchronous"]
+
+
+def free_order(max_contraction: float | None) -> Order:
+    """The order of free sweeps where none is given: the paper's, or layer by layer in blocks with a limit.
+
+    A limit takes feedback from large blocks. They are nearly feedforward then, and settle as soon as a signal has crossed them.
+    """
+    return "odd-even" if max_contraction is None else "upward"
 
 
 def block_sizes(layers: int, split: int | Sequence[int]) -> list[int]:

@@ -59,7 +59,7 @@ def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: 
         output_activation=[hard if number in model.clamped else identity() for number in range(1, model.blocks + 1)],
         feedback=model.feedback,
         batch_norm=[model.batch_norm == "all" or (model.batch_norm == "first" and i == 0) for i in range(model.blocks)],
-        relax=FixedPoint(free.steps, tolerance=free.tolerance, order=free.order, omega=free.omega),
+        relax=FixedPoint(free.steps, tolerance=free.tolerance, order=free.order or "odd-even", omega=free.omega),
         estimator=_estimator(chosen, gradient),
         energy=Hopfield if chosen.parts.energy is None else part("parts.energy", chosen.parts.energy),
         nudge=model.nudge,

@@ -28,7 +28,9 @@ class FixedPoint(Relaxation):
             new values: faster than `"synchronous"`, which moves all layers at once, and without max or soft pooling they
             never raise the energy. `"output-first"` and `"output-last"` are whichever of the two starts or ends with the last
             layer. With skip connections there may be more groups than two, each of layers without an edge between them:
-            `"odd-even"` takes them from the input on, `"even-odd"` from the end.
+            `"odd-even"` takes them from the input on, `"even-odd"` from the end. `"upward"` moves one layer after the other,
+            from the input on, and `"downward"` from the end: a signal crosses the block in a single sweep. In blocks of two
+            layers they are the same as `"odd-even"` and `"output-first"`.
         omega: how far a layer goes towards where it is drawn: 1 is all the way, and more (projected over-relaxation) settles
             in fewer sweeps where layers pull each other slowly.
 
@@ -67,6 +69,9 @@ class FixedPoint(Relaxation):
     def tuned(self, steps: int, omega: float | None = None) -> Self:
         return replace(self, steps=steps, omega=self.omega if omega is None else omega, tolerance=None)
 
+    def crossing(self, layers: int) -> int:
+        return 0 if self.order in ("upward", "downward") else super().crossing(layers)
+
     @property
     def over_relaxes(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.order != "synchronous"
@@ -80,6 +85,9 @@ def _in_turn(colours: Colours, order: Order, output: int) -> Colours:
     if order in ("odd-even", "even-odd"):
         return colours if order == "odd-even" else colours[::-1]
     layers = sum(map(len, colours))
+    if order in ("upward", "downward"):
+        one_by_one = tuple((layer,) for layer in range(layers))
+        return one_by_one if order == "upward" else one_by_one[::-1]
     last = next(colour for colour in colours if output % layers in colour)
     output_last = (*(colour for colour in colours if colour is not last), last)
     return output_last if order == "output-last" else output_last[::-1]
@@ -90,5 +98,7 @@ _REVERSED: dict[Order, Order] = {
     "even-odd": "odd-even",
     "output-first": "output-last",
     "output-last": "output-first",
+    "upward": "downward",
+    "downward": "upward",
     "synchronous": "synchronous",
 }

@@ -69,6 +69,10 @@ class Relaxation(ABC):
         """The same kind of sweeps, so many of them; `omega` is how far each goes, where `over_relaxes`."""
         return replace(self, steps=steps, tolerance=None)
 
+    def crossing(self, layers: int) -> int:
+        """How many sweeps pass before a signal has gone through a chain of so many layers, besides the first."""
+        return -(-layers // 2) - 1
+
     def __call__(
         self,
         energy: Energy,

@@ -21,6 +21,7 @@ from ffebm.gradient import BackpropThroughTime, EquilibriumPropagation, Gradient
 from ffebm.interaction import Convolution, Dense, Interaction
 from ffebm.model import FFEBM
 from ffebm.relaxation import FixedPoint
+from ffebm.rules import Order
 from ffebm.start import start_from_data
 
 PRESETS = {
@@ -143,17 +144,23 @@ def _mean(numbers: Sequence[float]) -> str:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Sweeps of the free and of the nudged phase (or recorded, or adjoint), how far each goes, and how strong the nudge is."""
+    """Sweeps of the free and of the nudged phase (or recorded, or adjoint), how far each goes, and how strong the nudge is.
+
+    Args:
+        orders: of the free sweeps, of those that carry an error down, and of those that backprop goes through in reverse.
+    """
 
     free: int
     nudged: int
     omega: float = 1.0
     beta: float = 0.2
+    orders: tuple[Order, Order, Order] = ("upward", "downward", "upward")
 
     def methods(self, name: str, kinds: Sequence[str]) -> list[Method]:
-        free = FixedPoint(self.free, omega=self.omega)
-        first = FixedPoint(self.nudged, order="output-first", omega=self.omega)
-        last = FixedPoint(self.nudged, order="output-last", omega=self.omega)
+        forward, down, up = self.orders
+        free = FixedPoint(self.free, order=forward, omega=self.omega)
+        first = FixedPoint(self.nudged, order=down, omega=self.omega)
+        last = FixedPoint(self.nudged, order=up, omega=self.omega)
         estimators: dict[str, GradientEstimator] = {
             "ep": EquilibriumPropagation(first, beta=self.beta),
             "small-signal ep": EquilibriumPropagation(first, variant="small-signal"),
@@ -165,7 +172,7 @@ class Schedule:
 
 
 SMALL_BETA = 0.02  # with which every EP but the paper's is compared
-PAPER = Schedule(20, 5)  # Table [tab:hyperparameters], twelve layers
+PAPER = Schedule(20, 5, orders=("odd-even", "output-first", "output-last"))  # Table [tab:hyperparameters], twelve layers
 STEADY = Schedule(6, 4, omega=1.1, beta=0.01)  # fixed, and enough for blocks of two layers while their weights are small
 MOST = Schedule(40, 20, beta=SMALL_BETA)  # sweeps that the formula may propose
 

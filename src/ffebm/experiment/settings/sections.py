@@ -15,7 +15,7 @@ from ffebm.experiment.files import write_atomically
 from ffebm.experiment.settings.duration import in_words
 from ffebm.experiment.settings.paths import absolute
 from ffebm.experiment.settings.section import Section
-from ffebm.rules import Order, block_sizes, check_skips
+from ffebm.rules import Order, block_sizes, check_skips, free_order
 
 MOST_LAYERS = 1000
 MOST_UNITS = 10_000_000  # channels or units of a layer: products of them, pixels included, still are 64-bit numbers
@@ -184,7 +184,9 @@ class Relaxation(PhaseSection):
 
     steps: int = Field(default=20, ge=1, le=MOST_SWEEPS, description="sweeps, or their maximum when there is a tolerance")
     tolerance: float | None = Field(default=3e-3, gt=0, description="stop a sample when no unit moves by more than this")
-    order: Order = Field(default="odd-even", description="which layers move first")
+    order: Order | None = Field(
+        default=None, description="which layers move first; none: layer by layer in blocks with a limit"
+    )
     omega: float = Field(default=1.1, gt=0, lt=2, description="how far a sweep goes; above 1, fewer of them settle a block")
 
 
@@ -327,15 +329,24 @@ class Settings(Section):
     def effective(self) -> tuple[Relaxation, Gradient]:
         """The free phase and the gradient as they are to be run."""
         if self.sweeps != "plain":
-            return self.relaxation, self._nudging
+            return self._relaxing, self._nudging
         plain = {"tolerance": None, "omega": 1.0}
-        return self.relaxation.model_copy(update=plain), self._nudging.model_copy(update=plain)
+        return self._relaxing.model_copy(update=plain), self._nudging.model_copy(update=plain)
+
+    @property
+    def _relaxing(self) -> Relaxation:
+        """The free phase with the order that suits the blocks, where it is left open."""
+        return self.relaxation.model_copy(update={"order": self.relaxation.order or free_order(self.model.max_contraction)})
 
     @property
     def _nudging(self) -> Gradient:
-        """The gradient with the variant that suits the blocks, where it is left open."""
-        suits = "centered" if self.model.max_contraction is None else "small-signal"
-        return self.gradient.model_copy(update={"variant": self.gradient.variant or suits})
+        """The gradient with the variant and the order that suit the blocks, where they are left open."""
+        limited = self.model.max_contraction is not None
+        variant = self.gradient.variant or ("small-signal" if limited else "centered")
+        # Errors go down. Backprop runs through recorded sweeps in reverse, so those go up.
+        by_layer: Order | None = ("downward" if self.gradient.kind == "ep" else "upward") if limited else None
+        order = self.gradient.order or by_layer
+        return self.gradient.model_copy(update={"variant": variant, "order": order})
 
     @property
     def recipe(self) -> Settings:
@@ -344,7 +355,9 @@ class Settings(Section):
         data = self.data.model_copy(update={"root": None, "workers": 0})
         model = self.model.model_copy(update={"clamped_outputs": self.model.clamped})
         trainer = self.trainer.model_copy(update=place)
-        return self.model_copy(update={"data": data, "model": model, "gradient": self._nudging, "trainer": trainer})
+        return self.model_copy(
+            update={"data": data, "model": model, "gradient": self._nudging, "relaxation": self._relaxing, "trainer": trainer}
+        )
 
     def save(self, path: Path) -> None:
         write_atomically(path, tomli_w.dumps(self.as_toml()).encode())

@@ -183,8 +183,10 @@ def _check_callbacks(callbacks: Any, learner: Learner) -> None:
 
 def _check_tuning(tuning: Any, most_free: int, most_nudged: int) -> None:
     match tuning:
-        case {"free": int(free), "nudged": int(nudged), "omega": float(omega), **rest} if not rest:
-            if 0 < free <= most_free and 0 < nudged <= most_nudged and 0 < omega < 2:
+        case {"free": int(free), "nudged": int(nudged), "omega": float(omega), **rest}:
+            also = rest.pop("nudged_omega", 1.0)  # which earlier versions had no word for
+            sound = isinstance(also, float) and min(omega, also) > 0 and max(omega, also) < 2
+            if not rest and sound and 0 < free <= most_free and 0 < nudged <= most_nudged:
                 return
     raise RunError("its calibration has impossible sweeps")
 
