@@ -124,7 +124,8 @@ class Kind:
 TWO = [(Kind(2, limit), SEEDS) for limit in LIMITS]
 FIVE = [(Kind(5), SEEDS), (Kind(5, "none"), SEEDS)]
 CUT = [(Kind(2, split=split), SEEDS[:2]) for split in SPLITS]
-LESS = [(Kind(2, feedback=feedback), SEEDS[:1]) for feedback in (None, 0.1)]  # feedback
+TIGHT = [(Kind(2, "0.2", split=split), SEEDS[:1]) for split in SPLITS]
+LESS = [(Kind(2, feedback=feedback), SEEDS[:1]) for feedback in (None, 0.3, 0.1)]  # feedback
 
 
 def last(histories: Sequence[History], key: str = "test_accuracy") -> list[float]:
@@ -180,7 +181,7 @@ def points(axes: Axes, kinds: Sequence[tuple[Kind, Sequence[int]]], names: Seque
 
 
 def main() -> None:
-    jobs = list(dict.fromkeys((kind, seed) for kind, seeds in (*TWO, *CUT, *LESS, *FIVE) for seed in seeds))
+    jobs = list(dict.fromkeys((kind, seed) for kind, seeds in (*TWO, *CUT, *TIGHT, *LESS, *FIVE) for seed in seeds))
     with Progress() as progress, ThreadPoolExecutor(2) as pool:  # a thread each: faster than one after the other on two
         done = progress.add_task("training", total=len(jobs))
         for _ in pool.map(lambda job: job[0].train(job[1]), [] if "--tables" in sys.argv else jobs):
@@ -226,6 +227,10 @@ def main() -> None:
         "three and four less feedback.",
         "",
         table(("blocks of", *HEAD[1:]), [row(str(kind.split), kind, seeds) for kind, seeds in CUT]),
+        "",
+        "The same with a limit of 0.2, one seed:",
+        "",
+        table(("blocks of", *HEAD[1:]), [row(str(kind.split), kind, seeds) for kind, seeds in TIGHT]),
         "",
         "Blocks of two with less feedback, by EP, after two epochs:",
         "",
