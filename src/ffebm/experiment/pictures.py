@@ -17,7 +17,7 @@ from ffebm.checks import brief_name
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.files import read_regular
 
-__all__ = ["GREY_MODES", "LARGEST", "PIXELS", "SCANS", "fitted", "look", "read_image", "upright"]
+__all__ = ["fitted", "look", "read_image", "upright"]
 __dir__ = __all__.copy
 
 T = TypeVar("T")

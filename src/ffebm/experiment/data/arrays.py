@@ -16,7 +16,7 @@ from ffebm.experiment.data.found import Found, Labelled
 from ffebm.experiment.data.own import Wishes, as_bytes, brought
 from ffebm.experiment.errors import DataError
 
-__all__ = ["KINDS", "LARGEST", "find_arrays"]
+__all__ = ["find_arrays"]
 __dir__ = __all__.copy
 
 LARGEST = 4 * 2**30  # bytes of an array

@@ -23,7 +23,7 @@ from ffebm.experiment.places import BUNDLED, GIVEN, OWN, PLACES, Place, find_dat
 if TYPE_CHECKING:
     from ffebm.experiment.settings.sections import Data
 
-__all__ = ["ENTRIES", "NAMES", "Entry", "check", "condition_of", "condition_of_own", "is_own_place", "load", "load_for"]
+__all__ = ["Entry", "check", "condition_of", "condition_of_own", "is_own_place", "load", "load_for"]
 __dir__ = __all__.copy
 
 

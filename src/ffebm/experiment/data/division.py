@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ffebm.checks import brief_name
 from ffebm.experiment.errors import DataError
 
-__all__ = ["TESTS", "TRAININGS", "VALIDATIONS", "Division", "divided"]
+__all__ = ["Division", "divided"]
 __dir__ = __all__.copy
 
 TRAININGS = ("train", "training")

@@ -19,7 +19,7 @@ from ffebm.experiment.data.scan import Scan, folders_in, passed_over, scan
 from ffebm.experiment.errors import DataError, UserError
 from ffebm.experiment.pictures import look, read_image
 
-__all__ = ["MANY", "NAME", "NAMED", "USUAL", "find_in", "read_folder"]
+__all__ = ["find_in", "read_folder"]
 __dir__ = __all__.copy
 
 NAME = "folder"

@@ -53,7 +53,7 @@ class Found:
         found = hashlib.sha256()
         for part in (self.train, self.test):
             if part is not None:
-                found.update(part.x.contiguous().numpy())
+                found.update(memoryview(part.x.contiguous().numpy()))  # pyright: ignore[reportArgumentType]
             found.update(json.dumps(None if part is None else [list(part.x.shape), self._called(part.labels)]).encode())
         return found.hexdigest()
 
@@ -61,8 +61,8 @@ class Found:
         """What can be learnt, measured; without test images, a part of every class is set apart for testing."""
         if self.train is None:
             raise DataError(
-                f"{self.where} holds no training images, only some for testing: a model can be evaluated on them, none trained. "
-                "Put those to learn beside them, below train/ or in train.npz."
+                f"{self.where} holds no training images, only some for testing: a model can be evaluated on them, and none "
+                "trained. Put those to learn beside them, below train/ or in train.npz."
             )
         y, labels = numbered(self.train.labels)
         classes, train = tuple(self._called(labels)), Samples(self.train.x, y)

@@ -11,6 +11,7 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor
+from torch.utils.data import IterableDataset
 
 from ffebm.checks import brief_name
 from ffebm.experiment.data.dataset import Dataset
@@ -21,7 +22,7 @@ from ffebm.experiment.errors import DataError
 from ffebm.experiment.pictures import GREY_MODES, fitted, upright
 from ffebm.experiment.places import GIVEN
 
-__all__ = ["HOW", "MANY", "find_given", "given_dataset"]
+__all__ = ["find_given", "given_dataset"]
 __dir__ = __all__.copy
 
 MANY = 5000  # samples that take long enough for a bar
@@ -65,7 +66,7 @@ def _check_set(data: Any) -> None:
     kind = brief_name(type(data).__name__)
     if hasattr(data, "dataset") and hasattr(data, "batch_sampler"):
         raise DataError(f"A {kind} gives batches, and a run makes its own: hand over its `.dataset`. {HOW}")
-    if hasattr(data, "__iter__") and not hasattr(data, "__len__"):
+    if isinstance(data, IterableDataset) or (hasattr(data, "__iter__") and not hasattr(data, "__len__")):
         raise DataError(
             f"A {kind} is a stream without a length, and all images are held in memory: hand over a list of what it gives, "
             f"`list(...)`. {HOW}"

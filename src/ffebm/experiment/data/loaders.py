@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
 
 from ffebm.checks import brief_name
 from ffebm.experiment.errors import DataError
@@ -41,7 +40,7 @@ def _loader(module: Any, name: str) -> Any:
 
 def _behind(loader: Any, name: str) -> Any:
     """The data set of a loader that takes each of its samples once."""
-    if isinstance(loader, Sequence) and len(loader) <= 1:
+    if type(loader) in (list, tuple) and len(loader) <= 1:
         loader = loader[0] if loader else None
     if loader is None:
         return None
@@ -51,7 +50,7 @@ def _behind(loader: Any, name: str) -> Any:
             "DataLoader, for example of a torch.utils.data.ConcatDataset."
         )
     data, sampler, batches = loader.dataset, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
-    if not hasattr(data, "__len__"):
+    if isinstance(data, IterableDataset):
         return data  # a stream, which is refused where others are
     odd = [each for each, plain in ((sampler, _is_plain(sampler, len(data))), (batches, _cuts(batches))) if not plain]
     if odd:

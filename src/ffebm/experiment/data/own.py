@@ -17,23 +17,7 @@ from ffebm.experiment.errors import DataError
 if TYPE_CHECKING:
     from ffebm.experiment.settings.sections import Data
 
-__all__ = [
-    "FLATTEST",
-    "GREY",
-    "LARGEST_SIDE",
-    "LONGEST_NAME",
-    "MEASURED",
-    "MOST_BYTES",
-    "Colours",
-    "Wishes",
-    "as_bytes",
-    "brought",
-    "check_classes",
-    "check_room",
-    "numbered",
-    "set_apart",
-    "statistics",
-]
+__all__ = ["Colours", "Wishes", "as_bytes", "brought", "check_classes", "check_room", "numbered", "set_apart", "statistics"]
 __dir__ = __all__.copy
 
 Colours = Literal["grey", "colour"]
@@ -120,8 +104,8 @@ def as_bytes(images: Tensor, where: str) -> Tensor:
         return images.to(torch.uint8) * 255
     if not images.is_floating_point():
         raise DataError(
-            f"{where}: images must be bytes, or floats between 0 and 1, got {images.dtype}, of which nothing says how large its "
-            "numbers may be. Divide them by the largest that there can be, 65535 for images of 16 bits."
+            f"{where}: images must be bytes, or floats between 0 and 1, got {images.dtype}, of which nothing says how large "
+            "its numbers may be. Divide them by the largest that there can be, 65535 for images of 16 bits."
         )
     low, high = images.min().item(), images.max().item()
     if not (low >= 0 and high <= 1):
@@ -169,7 +153,9 @@ def check_classes(train: Sequence[str], test: Sequence[str], where: str) -> None
         raise DataError(f"{where}: two classes are called {brief_name(twice)}; give each a name of its own.")
     odd = [name for name in train if not 0 < len(name) <= LONGEST_NAME or not name.isprintable()]
     if odd:
-        raise DataError(f"{where}: no class can be called {brief_name(odd[0])}; names have 1 to {LONGEST_NAME} printable letters.")
+        raise DataError(
+            f"{where}: no class can be called {brief_name(odd[0])}; names have 1 to {LONGEST_NAME} letters that can be printed."
+        )
     unknown = sorted(set(test) - set(train))
     if unknown:
         raise DataError(f"{where}: the test images have classes that no training image has: {brief_name(', '.join(unknown))}.")

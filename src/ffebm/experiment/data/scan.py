@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ffebm.checks import brief_name
 
-__all__ = ["OTHERS", "SUFFIXES", "Scan", "folders_in", "passed_over", "scan"]
+__all__ = ["Scan", "folders_in", "passed_over", "scan"]
 __dir__ = __all__.copy
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
