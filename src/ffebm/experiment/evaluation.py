@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.progress import track
 
+from ffebm.checks import brief_name
 from ffebm.experiment.data import Batches, Dataset, Description, Wishes, find_given, is_own_place, load_for
 from ffebm.experiment.files import read_regular, write_atomically
 from ffebm.experiment.run import LARGEST, Run
@@ -92,16 +93,17 @@ def evaluation_of(run: Run) -> Evaluation | None:
         ValueError: it is damaged.
     """
     try:
-        content = json.loads(read_regular(run.folder / FILE, LARGEST))
-        found = Evaluation(**content)
-        TypeAdapter(Evaluation).validate_python(asdict(found), strict=True)  # the types that the class says
+        found = TypeAdapter(Evaluation).validate_json(read_regular(run.folder / FILE, LARGEST), strict=True)
         classes = len(found.classes)
         if len(found.confusion) != classes or any(len(row) != classes for row in found.confusion):
             raise ValueError("its table has another size than there are classes")
         return found
     except FileNotFoundError:
         return None
-    except (OSError, TypeError, RecursionError) as error:
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(brief_name(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", 200)) from None
+    except OSError as error:
         raise ValueError(str(error)) from None
 
 
