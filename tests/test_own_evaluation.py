@@ -100,8 +100,11 @@ class TestOtherData:
 
     def test_the_terminal_says_so(self, run: Run, tmp_path: Path) -> None:
         other = pictures(tmp_path / "other", {"": 6})
-        assert "18 test images, all that" in " ".join(call("evaluate", run.folder, "--data", other).split())
-        assert "9 test images\n" in call("evaluate", run.folder)
+        shown = call("evaluate", run.folder, "--data", other)
+        assert "18 test images" in shown
+        assert f"These are not the run's own images, but all that {other} has, without a part for training." in shown
+        assert "9 test images" in (own := call("evaluate", run.folder))
+        assert "These are not" not in own
 
     @pytest.mark.parametrize("few", [tensors(9), TensorDataset(torch.rand(3, 3, 12, 12), torch.zeros(3, dtype=torch.long))])
     def test_of_what_a_program_hands_over(self, tmp_path: Path, few: Any) -> None:
@@ -129,13 +132,14 @@ class TestOtherData:
         wide = [(x[:, 3:9], y) for x, y in tensors(24)]
         run = train(read_preset("folder", TINY), Run.create(tmp_path / "run", ""), quiet=True, data=wide).run
         assert run.description().shape == (3, 6, 12)
-        assert evaluate_run(run, data=tensors(24)).top1 == evaluate_run(run, data=(wide, wide)).top1
+        assert evaluate_run(run, data=tensors(24)) == evaluate_run(run, data=wide), "they are its own, then"
+        assert evaluate_run(run, data=tensors(30)).images == 30
 
 
 class TestAReport:
     def written(self, run: Run) -> str:
         write_report(run.folder / "report", "t", runs=[run])
-        return (run.folder / "report" / "report.md").read_text()
+        return "".join((run.folder / "report" / name).read_text() for name in ("report.md", "report.html"))
 
     def test_confusions_of_the_run_as_it_is_are_shown(self, run: Run) -> None:
         assert "`ffebm evaluate` of this run adds" in self.written(run)
@@ -147,7 +151,7 @@ class TestAReport:
         evaluate_run(run, pictures(tmp_path / "other", {"": 6}))
         assert "it was of other images than the run's own: `ffebm evaluate` measures them anew" in self.written(run)
         call("report", run.folder, "--output", tmp_path / "page")
-        assert "9 test images: true class (row)" in (tmp_path / "page" / "report.md").read_text()
+        assert "9 test images: true class (row)" in (tmp_path / "page" / "report.html").read_text()
 
     def test_those_of_other_weights_are_left_out_and_made_anew(self, run: Run, tmp_path: Path) -> None:
         evaluate_run(run)
@@ -157,7 +161,7 @@ class TestAReport:
         run.save_weights(model)
         assert "it was of other weights than the run has now" in self.written(run)
         call("report", run.folder, "--output", tmp_path / "page")
-        assert "9 test images: true class (row)" in (tmp_path / "page" / "report.md").read_text()
+        assert "9 test images: true class (row)" in (tmp_path / "page" / "report.html").read_text()
 
     def test_a_checkpoint_that_became_the_weights_is_still_the_same(self, run: Run) -> None:
         weights = run.weights_file.read_bytes()

@@ -48,8 +48,7 @@ def evaluate(run: RunArgument, data: DataOption = None, as_json: JsonOption = Fa
         print_json(asdict(found))
         draw_confusions(Run.open(run), found)  # last: who waits for numbers need not wait for a picture
         return
-    whose = "" if found.own_data else f", all that {data} has for testing"
-    table = Table(title=escape(f"{found.name}: {found.images:,} test images{whose}"), title_justify="left")
+    table = Table(title=escape(f"{found.name}: {found.images:,} test images"), title_justify="left")
     table.add_column("")
     table.add_column("accuracy", justify="right")
     table.add_row("top-1", f"[bold]{percent(found.top1)}[/]")
@@ -60,6 +59,9 @@ def evaluate(run: RunArgument, data: DataOption = None, as_json: JsonOption = Fa
     for name, accuracy in shown:
         table.add_row(escape(name), "" if name == "…" else percent(accuracy))
     out.print(table)
+    if not found.own_data:
+        words = f"These are not the run's own images, but all that {data} has, without a part for training."
+        out.print(escape(words), soft_wrap=True)
     files = f"All classes: {run / 'evaluation.json'}\nConfusions:  {run / 'confusion.png'}"
     out.print(escape(files), soft_wrap=True)
 
