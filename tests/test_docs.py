@@ -126,8 +126,9 @@ def test_documentation_builds_strictly(tmp_path: Path) -> None:
 def test_modules_of_the_library_show_their_own_names_alone() -> None:
     """Completion in a notebook offers what a module is for, not what it imports."""
     folder = ROOT / "src" / "ffebm"
-    inside = ("energy", "gradient", "interaction", "relaxation")
+    inside = ("energy", "gradient", "interaction", "relaxation", "experiment/data")
     files = [*folder.glob("*.py"), *(path for name in inside for path in (folder / name).glob("*.py"))]
+    files += [folder / "experiment" / f"{name}.py" for name in ("evaluation", "pictures")]
     names = {".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__") for path in files}
     names -= {"ffebm", "ffebm.__main__"}
     assert len(names) > 40

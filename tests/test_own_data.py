@@ -3,53 +3,31 @@
 from __future__ import annotations
 
 import io
+import shutil
 import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Subset, SubsetRandomSampler, random_split
 from typer.testing import CliRunner
 
 import ffebm
 from ffebm.experiment import Run, evaluate_run, read_preset, resume, train
 from ffebm.experiment.command_line import app
-from ffebm.experiment.data import DataError, given_dataset
-from ffebm.experiment.data.folder import read_folder
+from ffebm.experiment.data import DataError, Presence, check, find_given, given_dataset, load
+from ffebm.experiment.data.folder import find_in, read_folder
 from ffebm.experiment.data.own import Wishes
+from ffebm.experiment.errors import Remark
+from ffebm.experiment.pictures import fitted
 from ffebm.experiment.run import RunError
 from ffebm.experiment.settings import SettingsError
-
-CLASSES = ("cats", "dogs", "newts")
-TINY = ["model.channels=[4, 4]", "model.pooled=[]", "model.split=2", "trainer.epochs=1", "trainer.batch=8", "trainer.threads=1"]
-
-
-def picture(number: int, side: int = 12, grey: bool = False) -> Image.Image:
-    generator = np.random.default_rng(number)
-    array = generator.integers(0, 80, (side, side, 3), dtype=np.uint8)
-    array[..., number % 3] += 120
-    image = Image.fromarray(array)
-    return image.convert("L") if grey else image
-
-
-def pictures(root: Path, parts: dict[str, int], *, side: int = 12, grey: bool = False, suffix: str = "png") -> Path:
-    """So many pictures of every class below every part; "" is the folder itself."""
-    for part, count in parts.items():
-        for label, name in enumerate(CLASSES):
-            folder = root / part / name
-            folder.mkdir(parents=True)
-            for number in range(count):
-                picture(3 * number + label, side, grey).save(folder / f"{number}.{suffix}")
-    return root
-
-
-def arrays(count: int = 12) -> dict[str, np.ndarray]:
-    labels = np.arange(count) % 3
-    images = np.stack([np.asarray(picture(number)) for number in range(count)])
-    return {"images": images, "labels": labels}
+from images import CLASSES, TINY, arrays, picture, pictures, tensors
 
 
 class TestPictures:
@@ -110,11 +88,78 @@ class TestPictures:
         (root / "test" / "cats").mkdir(parents=True)
         assert len(read_folder(root).test) == 3
 
+    @pytest.mark.parametrize("names", [("Train", "Test"), ("training", "testing"), ("TRAIN", "val"), ("train", "Validation")])
+    def test_the_parts_may_be_called_otherwise(self, tmp_path: Path, names: tuple[str, str]) -> None:
+        found = read_folder(pictures(tmp_path, dict(zip(names, (4, 2), strict=True))))
+        assert (found.classes, len(found.train), len(found.test)) == (CLASSES, 12, 6)
+
+    def test_test_images_are_preferred_to_those_for_validation_which_is_said(self, tmp_path: Path) -> None:
+        found = find_in(pictures(tmp_path, {"train": 4, "val": 1, "test": 2}))
+        assert found.dataset(Wishes()).test.y.bincount().tolist() == [2, 2, 2]
+        (said,) = found.remarks
+        assert said.endswith("3 pictures are passed over: 3 in val, where those in train and test are used.")
+        shutil.rmtree(tmp_path / "test" / "cats")
+        for name in ("dogs", "newts"):
+            shutil.rmtree(tmp_path / "test" / name)
+        assert read_folder(tmp_path).test.y.bincount().tolist() == [1, 1, 1], "an empty folder has no part to play"
+
+    @pytest.mark.parametrize("parts", [["train", "Training"], ["train", "test", "testing"], ["train", "val", "valid"]])
+    def test_two_folders_for_one_part_are_refused(self, tmp_path: Path, parts: list[str]) -> None:
+        with pytest.raises(DataError, match=r"holds (\w+) and (\w+), which are called alike: keep the one that is meant"):
+            read_folder(pictures(tmp_path, dict.fromkeys(parts, 1)))
+
+    def test_a_class_that_is_called_like_a_part_is_refused(self, tmp_path: Path) -> None:
+        root = pictures(tmp_path / "vehicles", {"": 2})
+        (root / "cats").rename(root / "train")
+        with pytest.raises(DataError, match="holds dogs, newts, and beside them a folder that is called like a part"):
+            read_folder(root)
+        for name in ("dogs", "newts", "train"):  # below train/ it is a name as any other
+            (root / "all" / name).parent.mkdir(exist_ok=True)
+            (root / name).rename(root / "all" / name)
+        (root / "all").rename(root / "train")
+        assert read_folder(root).classes == ("dogs", "newts", "train")
+        only = pictures(tmp_path / "only", {"": 2, "test": 1})
+        with pytest.raises(DataError, match="holds cats, dogs, newts, and beside them"):
+            read_folder(only)
+
+    def test_what_is_passed_over_is_said(self, tmp_path: Path) -> None:
+        root = pictures(tmp_path, {"train": 3, "extra": 1})
+        for name in ("a.webp", "b.GIF", "c.webp"):
+            (root / "train" / "cats" / name).write_bytes(b"")
+        (root / "train" / "cows").mkdir()
+        (root / "train" / "cows" / "1.tiff").write_bytes(b"")
+        (root / "train" / "notes.txt").write_text("no picture")
+        picture(0).save(root / "train" / "loose.png")
+        passed, empty = find_in(root).remarks
+        assert passed == (
+            f"{root}: 8 pictures are passed over: 4 in formats other than PNG and JPEG (.gif, .tiff, .webp); 1 beside the "
+            "folders of the classes; 3 in extra, where those in train are used."
+        )
+        assert empty == f"{root}: no PNG or JPEG file is in cows."
+        with pytest.warns(Remark) as said:
+            load("folder", root)
+        assert [str(each.message) for each in said] == [passed, empty]
+        assert "8 pictures are passed over" in check(root)["folder"].details
+
+    def test_a_folder_of_other_formats_alone_is_explained(self, tmp_path: Path) -> None:
+        (tmp_path / "cats").mkdir()
+        (tmp_path / "cats" / "1.webp").write_bytes(b"")
+        with pytest.raises(DataError, match=r"Here 1 picture is passed over: 1 in formats other than PNG and JPEG \(\.webp\)"):
+            read_folder(tmp_path)
+
+    def test_test_images_alone_can_be_checked_and_not_learnt(self, tmp_path: Path) -> None:
+        root = pictures(tmp_path, {"test": 2})
+        with pytest.raises(DataError, match="no training images, only some for testing"):
+            read_folder(root)
+        found = check(root)["folder"]
+        assert (found.state, found.counts) == (Presence.PARTIAL, (0, 6))
+
     def test_classes_that_were_never_learnt_and_a_single_class_are_refused(self, tmp_path: Path) -> None:
         root = pictures(tmp_path, {"train": 2, "test": 1})
         (root / "test" / "cows").mkdir()
-        picture(1).save(root / "test" / "cows" / "1.png")
-        with pytest.raises(DataError, match="no training image has: cows"):
+        for number in range(3):
+            picture(1).save(root / "test" / "cows" / f"{number}.png")
+        with pytest.raises(DataError, match=r"no training image has: cows\.$"):
             read_folder(root)
         alone = tmp_path / "alone" / "cats"
         alone.mkdir(parents=True)
@@ -167,6 +212,12 @@ class TestArrays:
         [
             ({"labels": np.arange(5)}, "12 images need as many labels"),
             ({"labels": np.ones(12)}, "numbers or names, got float64"),
+            ({"labels": np.arange(12) % 3 + 1, "classes": np.array(CLASSES)}, r"run from 1 to 3.*save `labels - 1`"),
+            ({"labels": np.arange(12) % 5, "classes": np.array(CLASSES)}, r"It names 3, and labels run from 0 to 4\.$"),
+            ({"labels": np.array([b"\xff", b"x"] * 6)}, "names of classes must be UTF-8"),
+            ({"classes": np.array(["same"] * 3)}, "two classes are called same"),
+            ({"classes": np.array(["a", "b", "c" * 101])}, "no class can be called c"),
+            ({"images": np.zeros((12, 4, 4), np.uint16)}, "floats between 0 and 1, got uint16"),
             ({"images": np.zeros((12, 7))}, "cannot be learnt"),
             ({"images": np.full((12, 4, 4), 3.5)}, "numbers between 0 and 1.*from 3.5 to 3.5"),
             ({"images": np.zeros((12, 4, 4), np.complex64)}, "floats between 0 and 1, got complex64"),
@@ -193,6 +244,29 @@ class TestArrays:
         with pytest.raises(DataError, match=r"mine\.npz is not a sound"):
             read_folder(tmp_path)
 
+    def test_labels_and_images_as_others_save_them(self, tmp_path: Path) -> None:
+        """In a column, as bytes, and with the bytes of numbers the other way round."""
+        some = arrays()
+        np.savez(tmp_path / "usual.npz", **some)
+        expected = read_folder(tmp_path / "usual.npz")
+        np.savez(tmp_path / "column.npz", images=some["images"], labels=some["labels"][:, None])
+        np.savez(tmp_path / "big.npz", images=(some["images"] / 255).astype(">f4"), labels=some["labels"].astype(">i8"))
+        for name in ("column", "big"):
+            found = read_folder(tmp_path / f"{name}.npz")
+            assert torch.equal(found.train.x, expected.train.x)
+            assert torch.equal(found.train.y, expected.train.y)
+        np.savez(tmp_path / "bytes.npz", images=some["images"], labels=np.array([name.encode() for name in CLASSES] * 4))
+        assert read_folder(tmp_path / "bytes.npz").classes == CLASSES
+        np.savez(tmp_path / "named.npz", **some, classes=np.array(["é".encode(), b"b", b"c"]))
+        assert read_folder(tmp_path / "named.npz").classes == ("é", "b", "c")
+
+    def test_files_are_known_by_their_names_in_any_case(self, tmp_path: Path) -> None:
+        for name, count in (("Training", 12), ("TEST", 3), ("val", 6)):
+            np.savez(tmp_path / f"{name}.npz", **arrays(count))
+        found = find_in(tmp_path)
+        assert list(found.remarks) == [f"{tmp_path}: val.npz is passed over, as TEST.npz is there."]
+        assert (len(found.dataset(Wishes()).train), len(found.dataset(Wishes()).test)) == (12, 3)
+
     def test_several_files_need_names(self, tmp_path: Path) -> None:
         for name in ("a", "b"):
             np.savez(tmp_path / f"{name}.npz", **arrays())
@@ -211,10 +285,9 @@ class Module(pl.LightningDataModule):
         return DataLoader(self.sets[1], batch_size=4)
 
 
-def tensors(count: int) -> TensorDataset:
-    some = arrays(count)
-    images = torch.from_numpy(some["images"]).permute(0, 3, 1, 2).float() / 255
-    return TensorDataset(images, torch.from_numpy(some["labels"]))
+class Stream(IterableDataset[tuple[torch.Tensor, int]]):
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, int]]:
+        return iter(tensors(6))
 
 
 class TestHandedOver:
@@ -224,6 +297,93 @@ class TestHandedOver:
         assert found.classes == ("0", "1", "2")
         assert found.train.x.dtype == torch.uint8
         assert torch.equal(found.train.x[0], torch.from_numpy(arrays()["images"]).permute(0, 3, 1, 2)[0])
+
+    @pytest.mark.parametrize("mode", ["P", "RGBA", "LA", "CMYK", "1", "I;16"])
+    def test_pictures_of_pillow_are_read_as_their_files_are(self, tmp_path: Path, mode: str) -> None:
+        drawn = [picture(number) for number in range(12)]
+        turned = [image.convert("L").convert("I").point(lambda value: value * 257).convert(mode) for image in drawn]
+        made = turned if mode == "I;16" else [image.convert(mode) for image in drawn]
+        if mode == "RGBA":
+            for image in made:
+                image.putalpha(128)
+        for number, image in enumerate(made):
+            (tmp_path / CLASSES[number % 3]).mkdir(exist_ok=True)
+            image.save(tmp_path / CLASSES[number % 3] / f"{number:02}.{'jpg' if mode == 'CMYK' else 'png'}", quality=100)
+        by_class = sorted(range(12), key=lambda number: (number % 3, number))
+        expected = find_in(tmp_path).train
+        found = find_given([(made[number], CLASSES[number % 3]) for number in by_class]).train
+        assert expected is not None
+        assert found is not None
+        torch.testing.assert_close(found.x.float(), expected.x.float(), atol=9 if mode == "CMYK" else 0, rtol=0)
+
+    def test_sizes_and_colours_are_brought_to_what_is_wished(self) -> None:
+        """Each by itself, pictures and tensors."""
+        sizes = ((20, False), (30, True), (8, False), (17, True))
+        drawn = [(picture(number, *sizes[number % 4]), number % 2) for number in range(16)]
+        wishes = Wishes(size=8, colours="grey")
+        found = find_given(drawn, wishes).train
+        assert found is not None
+        assert all(torch.equal(x, fitted(image, (1, 8, 8))) for x, (image, _) in zip(found.x, drawn, strict=True))
+        tensors = [(torch.from_numpy(np.array(image)), label) for image, label in drawn]
+        tensors = [(x if x.dim() == 2 else x.permute(2, 0, 1), label) for x, label in tensors]
+        assert given_dataset(tensors, wishes).shape == (1, 8, 8)
+        with pytest.raises(DataError, match=r"sample 1 has the shape \(1, 30, 30\).*by data.size.*by data.colours"):
+            given_dataset(drawn)
+        wide = find_given([(torch.eye(4).repeat(1, 3), 0), (torch.ones(4, 12), 1)], Wishes(size=4)).train
+        assert wide is not None
+        assert torch.equal(wide.x[0, 0], torch.eye(4, dtype=torch.uint8) * 255), "the middle, not all of it pressed together"
+
+    def test_a_broken_picture_is_named(self, tmp_path: Path) -> None:
+        picture(0, 40).save(tmp_path / "x.png")
+        (tmp_path / "x.png").write_bytes((tmp_path / "x.png").read_bytes()[:2000])
+        with Image.open(tmp_path / "x.png") as broken, pytest.raises(DataError, match="sample 1: this picture cannot be read"):
+            given_dataset([(picture(1, 40), 0), (broken, 1)])
+
+    def test_a_part_of_a_data_set_has_the_names_of_the_whole(self) -> None:
+        whole = tensors(30)
+        whole.classes = list(CLASSES)  # as torchvision's
+        parts = random_split(whole, [24, 6], torch.Generator().manual_seed(0))
+        assert given_dataset(tuple(parts)).classes == CLASSES
+        assert given_dataset(Subset(parts[0], range(20))).classes == CLASSES
+
+    def test_labels_may_be_arrays_of_one_number(self) -> None:
+        assert given_dataset([(torch.rand(4, 4), np.array([number % 2])) for number in range(8)]).classes == ("0", "1")
+
+    def test_a_module_without_test_images_is_tested_on_those_for_validation(self) -> None:
+        assert len(given_dataset(Module()).test) == 6
+
+        class Tested(Module):
+            def test_dataloader(self) -> list[DataLoader]:
+                return [DataLoader(tensors(3))]
+
+        assert len(given_dataset(Tested()).test) == 3
+
+    def test_an_error_in_a_module_is_not_taken_for_a_missing_loader(self) -> None:
+        class Broken(Module):
+            def test_dataloader(self) -> DataLoader:
+                raise ValueError("my own mistake")
+
+        with pytest.raises(ValueError, match="my own mistake"):
+            given_dataset(Broken())
+
+    @pytest.mark.parametrize(
+        ("loader", "words"),
+        [
+            (lambda: [DataLoader(tensors(6)), DataLoader(tensors(6))], "test_dataloader gives a list.*one DataLoader"),
+            (lambda: {"a": DataLoader(tensors(6))}, "test_dataloader gives a dict"),
+            (lambda: DataLoader(Stream()), "A Stream is a stream without a length.*list"),
+            (lambda: DataLoader(tensors(6), sampler=SubsetRandomSampler([0, 1])), "draws its samples by a SubsetRandomSampler"),
+            (lambda: DataLoader(tensors(6), sampler=RandomSampler(tensors(6), True)), "by a RandomSampler, and a run"),
+            (lambda: DataLoader(tensors(6), sampler=RandomSampler(tensors(6), num_samples=2)), "by a RandomSampler"),
+        ],
+    )
+    def test_loaders_that_a_run_cannot_follow_are_refused(self, loader: Callable[[], Any], words: str) -> None:
+        class Odd(Module):
+            def test_dataloader(self) -> Any:
+                return loader()
+
+        with pytest.raises(DataError, match=words):
+            given_dataset(Odd())
 
     def test_pictures_with_names_for_labels(self) -> None:
         found = given_dataset([(picture(number, grey=True), CLASSES[number % 3]) for number in range(15)])
@@ -239,6 +399,11 @@ class TestHandedOver:
             ([(torch.rand(4), 0)], "cannot be learnt"),
             ([(torch.rand(4, 4), 0.5)], "a whole number or a name, got float"),
             ((tensors(6), []), "no samples in the test data"),
+            ((DataLoader(tensors(6)), DataLoader(tensors(6))), "A DataLoader gives batches.*hand over its `.dataset`"),
+            ((pair for pair in [(0, 0)]), "A generator is a stream without a length"),
+            ([(torch.zeros(4, 4, dtype=torch.uint16), 0)], "sample 0: .*got torch.uint16, .*65535 for images of 16 bits"),
+            ([(torch.zeros(4, 4, dtype=torch.int64), 0)], "got torch.int64"),
+            (Stream(), "A Stream is a stream without a length"),
         ],
     )
     def test_what_cannot_be_learnt_is_explained(self, data: object, words: str) -> None:

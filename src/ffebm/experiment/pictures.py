@@ -10,27 +10,32 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from ffebm.checks import brief_name
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.files import read_regular
 
+__all__ = ["fitted", "look", "read_image", "upright"]
+__dir__ = __all__.copy
+
 T = TypeVar("T")
 
 PIXELS = 40_000_000  # of a picture; a scanned page has 35 million
 LARGEST, SCANS = 1 << 26, 1000  # bytes of its file, and what look like scans of a JPEG: a progressive one has ten
+GREY_MODES = ("1", "L", "LA", "I", "I;16", "F")
+TURNED = (5, 6, 7, 8)  # orientations that swap width and height
 
 
 def read_image(path: Path, shape: Sequence[int]) -> Tensor:
-    """The middle square of a picture, scaled to the size and colours of a data set: bytes, (C, H, W)."""
+    """The middle of a picture, scaled to the size and colours of a data set: bytes, (C, H, W)."""
     return _opened(path, lambda image: fitted(image, shape))
 
 
 def look(path: Path) -> tuple[tuple[int, int], bool]:
     """Width and height of a picture, and whether it is grey, of which its first bytes tell."""
-    return _opened(path, lambda image: (image.size, image.mode in ("1", "L", "LA", "I", "I;16", "F")))
+    return _opened(path, lambda image: (_size(image), image.mode in GREY_MODES))
 
 
 def _opened(path: Path, use: Callable[[Image.Image], T]) -> T:
@@ -54,17 +59,42 @@ def _opened(path: Path, use: Callable[[Image.Image], T]) -> T:
 
 
 def fitted(image: Image.Image, shape: Sequence[int]) -> Tensor:
-    """The middle square of an image, scaled to a size and its colours: bytes, (C, H, W)."""
+    """The middle of an image, upright, as wide and high as it can be for a size, scaled to that: bytes, (C, H, W)."""
     channels, height, width = shape
-    square = _opaque(_middle(image)).convert("L" if channels == 1 else "RGB")
-    scaled = square.resize((width, height), Image.Resampling.BOX)
+    middle = _opaque(_middle(upright(image), width, height)).convert("L" if channels == 1 else "RGB")
+    scaled = middle.resize((width, height), Image.Resampling.BOX)
     return torch.from_numpy(np.array(scaled).reshape(height, width, channels).transpose(2, 0, 1).copy())
 
 
-def _middle(image: Image.Image) -> Image.Image:
-    side = min(image.size)
-    left, upper = (image.width - side) // 2, (image.height - side) // 2
-    return image.crop((left, upper, left + side, upper + side))
+def upright(image: Image.Image) -> Image.Image:
+    """As it is meant to be seen: cameras note how they were held, and leave the pixels as they came."""
+    image.load()  # the note may come after the pixels
+    return ImageOps.exif_transpose(image) if _orientation(image) > 1 else image  # which would copy all others
+
+
+def _size(image: Image.Image) -> tuple[int, int]:
+    """Width and height, once it is upright."""
+    width, height = image.size
+    return (height, width) if _orientation(image) in TURNED else (width, height)
+
+
+def _orientation(image: Image.Image) -> int:
+    """From 1, upright, to 8; as far as it is known by now: a PNG's own `getexif` would decode its pixels for a look."""
+    try:
+        found = Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1)
+    except MemoryError:
+        raise
+    except Exception:  # what a camera notes may be damaged where the picture is not; Pillow's errors have no common type
+        return 1
+    return found if found in range(1, 9) else 1
+
+
+def _middle(image: Image.Image, width: int, height: int) -> Image.Image:
+    """The largest part around the middle that has the same proportions."""
+    scale = min(image.width / width, image.height / height)
+    across, down = (max(1, round(scale * side)) for side in (width, height))
+    left, upper = (image.width - across) // 2, (image.height - down) // 2
+    return image.crop((left, upper, left + across, upper + down))
 
 
 def _opaque(image: Image.Image) -> Image.Image:

@@ -164,7 +164,7 @@ class Run:
         try:
             content = json.loads(read_regular(path, LARGEST))
             shape, classes, mean, std = (tuple(content[key]) for key in ("shape", "classes", "mean", "std"))
-            found = Description(str(content["name"]), shape, classes, mean, std)
+            found = Description(str(content["name"]), shape, classes, mean, std, content.get("fingerprint", ""))
             _check_description(found)
             return found
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
@@ -325,6 +325,8 @@ def _check_description(found: Description) -> None:
     names = all(isinstance(name, str) and 0 < len(name) <= 100 and name.isprintable() for name in found.classes)
     if not sized or not names or len(set(found.classes)) != len(found.classes) or not 0 < len(found.classes) <= 100_000:
         raise ValueError("the shape of images or the names of classes are wrong")
+    if not isinstance(found.fingerprint, str) or not re.fullmatch(r"(?:[0-9a-f]{64})?", found.fingerprint):
+        raise ValueError("the fingerprint of the images is none")
     statistics = (found.mean, found.std)
     if not all(len(each) == channels and all(type(n) is float and math.isfinite(n) for n in each) for each in statistics):
         raise ValueError("mean and deviation must be a number for each channel")

@@ -31,7 +31,7 @@ def seal(tensors: Mapping[str, Tensor], notes: Mapping[str, str] | None = None) 
     """The content of a file that holds these; reading it back runs no code."""
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     texts = dict(notes or {})
-    return save(kept, {**texts, SEAL: _digest(kept, texts)})
+    return save(kept, {**texts, SEAL: digest(kept, texts)})
 
 
 def unseal(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -47,12 +47,13 @@ def unseal(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if found is None:
         raise UnsealedError(tensors)
     notes = dict(found)
-    if notes.pop(SEAL, "") != _digest(tensors, notes):
+    if notes.pop(SEAL, "") != digest(tensors, notes):
         raise SealError("its checksum is wrong")
     return tensors, notes
 
 
-def _digest(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
+def digest(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
+    """The checksum of all that there is: the same for the same tensors in another file."""
     found = hashlib.sha256(json.dumps(notes, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         found.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())

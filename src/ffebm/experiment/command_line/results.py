@@ -40,12 +40,13 @@ def evaluate(run: RunArgument, data: DataOption = None, as_json: JsonOption = Fa
     known = read_settings(run / SETTINGS).data
     find_data(known.name, data or known.root)  # before torch is loaded, which takes seconds
     with notes.status("Loading torch …"):
-        from ffebm.experiment.evaluation import evaluate_run
+        from ffebm.experiment.evaluation import draw_confusions, evaluate_run
         from ffebm.experiment.run import Run
 
-    found = evaluate_run(Run.open(run), data, notes)
+    found = evaluate_run(Run.open(run), data, notes, drawn=not as_json)
     if as_json:
         print_json(asdict(found))
+        draw_confusions(Run.open(run), found)  # last: who waits for numbers need not wait for a picture
         return
     table = Table(title=escape(f"{found.name}: {found.images:,} test images"), title_justify="left")
     table.add_column("")
@@ -58,6 +59,9 @@ def evaluate(run: RunArgument, data: DataOption = None, as_json: JsonOption = Fa
     for name, accuracy in shown:
         table.add_row(escape(name), "" if name == "…" else percent(accuracy))
     out.print(table)
+    if not found.own_data:
+        words = f"These are not the run's own images, but all that {data} has, without a part for training."
+        out.print(escape(words), soft_wrap=True)
     files = f"All classes: {run / 'evaluation.json'}\nConfusions:  {run / 'confusion.png'}"
     out.print(escape(files), soft_wrap=True)
 
@@ -65,7 +69,7 @@ def evaluate(run: RunArgument, data: DataOption = None, as_json: JsonOption = Fa
 @examples("ffebm predict runs/mine cat.png dog.jpg", "ffebm predict runs/digits-20270101-120000 scan/*.png")
 def predict(
     run: RunArgument,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="PNG or JPEG files: the middle square, scaled.")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="PNG or JPEG files: their middle, scaled.")],
     top: Annotated[int, typer.Option(min=1, max=MOST, help="How many classes to show for each.")] = 3,
 ) -> None:
     """Say what is in some pictures."""
@@ -150,7 +154,7 @@ def report(
             "--data, --look, --sample and --images are for the microscope: leave out either them or --no-microscope."
         )
     with notes.status("Loading torch …"):
-        from ffebm.experiment.evaluation import evaluate_run
+        from ffebm.experiment.evaluation import evaluate_run, is_up_to_date
         from ffebm.experiment.report import look, look_if_possible, write_report
         from ffebm.experiment.reproduction.static import read_analyses
         from ffebm.experiment.run import Run
@@ -163,9 +167,10 @@ def report(
     if data is not None and not looked:
         raise UserError("No run among these has finished an epoch, so nothing is read from --data: leave it out.")
     looked = looked if closer else []
-    if len(found) == 1 and looked and not (found[0].folder / "evaluation.json").exists():
+    if len(found) == 1 and looked:
         with suppress(UserError):  # the microscope says what is wrong with the data
-            evaluate_run(found[0], data, notes)
+            if not is_up_to_date(found[0]):
+                evaluate_run(found[0], data, notes)
     if look_at or sample or images or data:  # what was asked for by name is not passed over
         seen, trouble = [look(run, sample=sample, images=images, data=data, console=notes) for run in looked], []
     else:

@@ -11,6 +11,9 @@ from typing import IO, cast
 
 from ffebm.checks import brief_name
 
+__all__ = ["ArchiveError", "Budget", "Limited", "copy", "unpack"]
+__dir__ = __all__.copy
+
 CHUNK = 1 << 18
 MEMBERS = 100  # files in an archive; the official ones have up to eleven
 WRAPPING = 1 << 20  # what a tar file needs besides its files

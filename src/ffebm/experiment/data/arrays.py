@@ -11,48 +11,54 @@ import numpy as np
 import torch
 
 from ffebm.checks import brief_name
-from ffebm.experiment.data.dataset import Dataset, Samples
-from ffebm.experiment.data.own import Wishes, as_bytes, check_classes, numbered, own_dataset
+from ffebm.experiment.data.division import divided
+from ffebm.experiment.data.found import Found, Labelled
+from ffebm.experiment.data.own import Wishes, as_bytes, brought
 from ffebm.experiment.errors import DataError
+
+__all__ = ["find_arrays"]
+__dir__ = __all__.copy
 
 LARGEST = 4 * 2**30  # bytes of an array
 KINDS = tuple(np.dtype(kind) for kind in (np.uint8, np.bool_, np.float16, np.float32, np.float64))
-TESTS = ("test", "val", "valid", "validation")
 
 
-def read_arrays(files: Sequence[Path], wishes: Wishes = Wishes()) -> Dataset:
+def find_arrays(files: Sequence[Path], wishes: Wishes = Wishes()) -> Found:
     """`train.npz` and `test.npz`, or a single file, which may hold `test_images` and `test_labels` as well.
 
     Each has `images` (N, H, W), (N, H, W, C) or (N, C, H, W) and `labels` (N), numbers or names, and may have `classes`, the
     names of numbered classes.
     """
-    by_name = {path.stem: path for path in files}
-    test = next((by_name[name] for name in TESTS if name in by_name), None)
-    if "train" in by_name:
-        first, others = by_name["train"], [path for path in files if path not in (by_name["train"], test)]
-    else:
-        first, others, test = files[0], files[1:], None
-    if others:
-        names = ", ".join(brief_name(path.name) for path in files[:5])
-        raise DataError(f"{first.parent} holds {names}: name them train.npz and test.npz, or name the one that is to be read.")
+    first, apart, remarks = _chosen(files)
     arrays = _arrays(first)
-    images, labels = _samples(arrays, "", first)
-    tested = None
-    if test is not None:
-        tested = _samples(_arrays(test), "", test)
-    elif "test_images" in arrays:
-        tested = _samples(arrays, "test_", first)
-    numbers, classes = numbered(labels)
-    check_classes(classes, list(map(str, tested[1])) if tested else [], str(first))
-    of_test = None
-    if tested is not None:
-        places = {name: number for number, name in enumerate(classes)}
-        of_test = Samples(tested[0], torch.tensor([places[str(label)] for label in tested[1]], dtype=torch.long))
-    named = _class_names(arrays, classes, first)
-    return own_dataset("folder", Samples(images, numbers), of_test, named, wishes)
+    where = str(first)
+    if first == apart:
+        train, test = None, _samples(arrays, "", first, wishes)
+    else:
+        train, test = _samples(arrays, "", first, wishes), None
+        if apart is not None:
+            test = _samples(_arrays(apart), "", apart, wishes)
+        elif "test_images" in arrays:
+            test = _samples(arrays, "test_", first, wishes)
+    labels = [label for part in (train, test) if part is not None for label in part.labels]
+    return Found("folder", where, train, test, _class_names(arrays, labels, first), remarks)
 
 
-def _samples(arrays: dict[str, np.ndarray], prefix: str, path: Path) -> tuple[torch.Tensor, list[object]]:
+def _chosen(files: Sequence[Path]) -> tuple[Path, Path | None, list[str]]:
+    """The file to read first, the one to test on, which may be the same, and a remark on one that is not read."""
+    folder = files[0].parent
+    if len(files) == 1:
+        return files[0], None, []
+    parts = divided(files, str(folder))
+    if parts.others or not (parts.train or parts.tests):
+        names = ", ".join(brief_name(path.name) for path in files[:5])
+        raise DataError(f"{folder} holds {names}: name them train.npz and test.npz, or name the one that is to be read.")
+    test = parts.tests[0] if parts.tests else None
+    unused = [f"{folder}: {path.name} is passed over, as {test.name} is there." for path in parts.tests[1:] if test]
+    return parts.train or parts.tests[0], test, unused
+
+
+def _samples(arrays: dict[str, np.ndarray], prefix: str, path: Path, wishes: Wishes) -> Labelled:
     where = brief_name(str(path), 200)
     try:
         images, labels = arrays[prefix + "images"], arrays[prefix + "labels"]
@@ -61,7 +67,9 @@ def _samples(arrays: dict[str, np.ndarray], prefix: str, path: Path) -> tuple[to
             f"{where} has no array {error}, but {', '.join(map(brief_name, arrays)) or 'none at all'}. Save it by "
             f"`numpy.savez({brief_name(path.name)!r}, images=..., labels=...)`."
         ) from None
-    if labels.shape != images.shape[:1] or labels.dtype.kind not in "iuUb" or not len(labels):
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.shape != images.shape[:1] or labels.dtype.kind not in "iuUSb" or not len(labels):
         raise DataError(
             f"{where}: {len(images) if images.ndim else 0} images need as many labels, numbers or names, got "
             f"{labels.dtype} of shape {labels.shape}."
@@ -70,18 +78,40 @@ def _samples(arrays: dict[str, np.ndarray], prefix: str, path: Path) -> tuple[to
         images = images[:, None]
     elif images.ndim == 4 and images.shape[3] in (1, 3) and images.shape[1] not in (1, 3):
         images = images.transpose(0, 3, 1, 2)
-    if images.dtype not in KINDS:
+    native = images.dtype.newbyteorder("=")
+    if native not in KINDS:
         raise DataError(f"{where}: images must be bytes, or floats between 0 and 1, got {images.dtype}.")
-    return as_bytes(torch.from_numpy(images.copy()), where), labels.tolist()
+    x = as_bytes(torch.from_numpy(images.astype(native, order="C")), where)  # a copy: what was read is not to be written to
+    return Labelled(brought(x, wishes), _texts(labels, where).tolist())
 
 
-def _class_names(arrays: dict[str, np.ndarray], found: tuple[str, ...], path: Path) -> tuple[str, ...]:
+def _texts(names: np.ndarray, where: str) -> np.ndarray:
+    """Names that were saved as bytes."""
+    if names.dtype.kind != "S":
+        return names
+    try:
+        return np.char.decode(names, "utf-8")
+    except UnicodeDecodeError:
+        raise DataError(f"{where}: names of classes must be UTF-8: save them as text, by `.astype(str)`.") from None
+
+
+def _class_names(arrays: dict[str, np.ndarray], labels: Sequence[object], path: Path) -> list[str]:
+    """What the classes are called that labels number; nothing, where labels say it themselves."""
     if "classes" not in arrays:
-        return found
-    names = arrays["classes"]
-    if names.dtype.kind != "U" or names.ndim != 1 or not all(name.isdecimal() and int(name) < len(names) for name in found):
-        raise DataError(f"{brief_name(str(path), 200)}: `classes` must name, in order, the classes that labels number from 0.")
-    return tuple(str(names[int(name)]) for name in found)
+        return []
+    where = brief_name(str(path), 200)
+    names = _texts(arrays["classes"], where)
+    found = sorted(set(map(str, labels)))
+    numbers = [int(label) for label in found if label.isdecimal()]
+    if names.dtype.kind != "U" or names.ndim != 1 or len(numbers) < len(found):
+        raise DataError(f"{where}: `classes` must name, in order, the classes that labels number from 0.")
+    if max(numbers) >= len(names):
+        how = " Labels count from 0: save `labels - 1`." if min(numbers) == 1 and max(numbers) == len(names) else ""
+        raise DataError(
+            f"{where}: `classes` must name, in order, the classes that labels number from 0. It names {len(names)}, and labels "
+            f"run from {min(numbers)} to {max(numbers)}.{how}"
+        )
+    return names.tolist()
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:

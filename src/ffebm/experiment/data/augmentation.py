@@ -9,6 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+__all__ = ["Augmentation", "seeded"]
+__dir__ = __all__.copy
+
 
 @dataclass(frozen=True)
 class Augmentation:

@@ -15,6 +15,9 @@ from torch.utils.data import DataLoader, Dataset as TorchDataset
 from ffebm.experiment.data.augmentation import Augmentation, seeded
 from ffebm.experiment.data.dataset import Dataset, Samples
 
+__all__ = ["Batch", "Batches", "Part"]
+__dir__ = __all__.copy
+
 
 class Batch(NamedTuple):
     """Normalised images with their labels: a part of what one step of the optimiser sees."""

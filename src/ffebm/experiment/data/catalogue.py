@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,8 @@ from ffebm.experiment.data.cifar import read_cifar10, read_cifar100
 from ffebm.experiment.data.condition import Condition, Presence
 from ffebm.experiment.data.dataset import Dataset, Description
 from ffebm.experiment.data.digits import digits
-from ffebm.experiment.data.folder import read_folder
+from ffebm.experiment.data.folder import find_in
+from ffebm.experiment.data.found import Found, remark
 from ffebm.experiment.data.idx import read_fashion_mnist, read_mnist
 from ffebm.experiment.data.imagenet32 import read_imagenet32
 from ffebm.experiment.data.own import Wishes
@@ -21,6 +22,9 @@ from ffebm.experiment.places import BUNDLED, GIVEN, OWN, PLACES, Place, find_dat
 
 if TYPE_CHECKING:
     from ffebm.experiment.settings.sections import Data
+
+__all__ = ["Entry", "check", "condition_of", "condition_of_own", "is_own_place", "load", "load_for"]
+__dir__ = __all__.copy
 
 
 @dataclass(frozen=True)
@@ -53,21 +57,35 @@ def load(name: str, root: Path | None = None, wishes: Wishes = Wishes()) -> Data
     folder = find_data(name, root)
     if folder is None:
         return digits()
-    return read_folder(folder, wishes) if name == OWN else ENTRIES[name].read(folder)
+    return _found(folder, wishes).dataset(wishes) if name == OWN else ENTRIES[name].read(folder)
 
 
 def load_for(chosen: Data, root: Path | None = None, known: Description | None = None) -> Dataset:
     """The data that settings name, from `root` or from where they say.
 
     Args:
-        known: what a run remembers of the data that it was trained on: one's own may lie elsewhere now, and be other images.
+        known: what a run remembers of the data that it was trained on. One's own may lie elsewhere now, or others' images: then
+            all that are not for training are test images.
     """
-    wishes = Wishes(chosen.size, chosen.colours, chosen.test_part, chosen.test_seed)
-    if known is not None and chosen.name == OWN:
-        channels, height, width = known.shape
-        wishes = replace(wishes, size=height if height == width else None, colours="grey" if channels == 1 else "colour")
-    dataset = load(chosen.name, root or chosen.root, wishes)
-    return dataset if known is None or chosen.name != OWN else dataset.described_as(known)
+    wishes, where = Wishes.of(chosen), root or chosen.root
+    if known is None or chosen.name != OWN:
+        return load(chosen.name, where, wishes)
+    folder = find_data(OWN, where)
+    assert folder is not None
+    wishes = wishes.for_model(known)
+    return _found(folder, wishes).for_model(known, wishes, own=is_own_place(chosen, root))
+
+
+def is_own_place(chosen: Data, root: Path | None) -> bool:
+    """Whether data is where settings say, rather than elsewhere; official sets are the same everywhere."""
+    return root is None or chosen.name != OWN or (chosen.root is not None and root.resolve() == chosen.root.resolve())
+
+
+def _found(folder: Path, wishes: Wishes) -> Found:
+    found = find_in(folder, wishes)
+    for words in found.remarks:
+        remark(words)
+    return found
 
 
 def check(root: Path) -> dict[str, Condition]:
@@ -83,12 +101,17 @@ def condition_of_own(root: Path) -> Condition:
     if root.is_dir() and not any(path.is_dir() or path.suffix == ".npz" for path in root.iterdir()):
         return Condition(Presence.ABSENT, "neither folders of pictures nor .npz files here")
     try:
-        dataset = read_folder(root)
+        found = find_in(root)
+        if found.train is None and found.test is not None:
+            words = "no training images: a model can be evaluated on these, none trained"
+            return Condition(Presence.PARTIAL, "; ".join([words, *found.remarks]), root, (0, len(found.test.labels)))
+        dataset = found.dataset(Wishes())
     except DataError as error:
         return Condition(Presence.DAMAGED, str(error), root)
     channels, height, width = dataset.shape
     kind = f"{height} × {width}, {'colour' if channels == 3 else 'grey'}, {len(dataset.classes)} classes"
-    return Condition(Presence.COMPLETE, kind, root, (len(dataset.train), len(dataset.test)))
+    counts = len(dataset.train), len(dataset.test)
+    return Condition(Presence.COMPLETE, "; ".join([kind, *found.remarks]), root, counts)
 
 
 def condition_of(name: str, root: Path) -> Condition:

@@ -9,6 +9,9 @@ from ffebm.experiment.data.dataset import Dataset, Samples, checked_samples, joi
 from ffebm.experiment.data.unpickling import read_pickle
 from ffebm.experiment.errors import DataError
 
+__all__ = ["read_cifar10", "read_cifar100"]
+__dir__ = __all__.copy
+
 SHAPE = (3, 32, 32)
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # Paper: Table [tab:data_normalization]
 

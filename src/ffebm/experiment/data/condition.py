@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+__all__ = ["Condition", "Presence"]
+__dir__ = __all__.copy
+
 
 class Presence(StrEnum):
     COMPLETE = "complete"

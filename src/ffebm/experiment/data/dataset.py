@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,9 @@ from torch import Tensor
 
 from ffebm.checks import brief_name
 from ffebm.experiment.errors import DataError
+
+__all__ = ["Dataset", "Description", "Samples", "checked_samples", "joined"]
+__dir__ = __all__.copy
 
 
 class Samples(NamedTuple):
@@ -33,12 +37,23 @@ class Description:
     classes: tuple[str, ...]
     mean: tuple[float, ...]  # to normalise by
     std: tuple[float, ...]
+    fingerprint: str = field(default="", compare=False)  # of the images, where they are somebody's own
 
     def normalise(self, x: Tensor) -> Tensor:
         """Bytes to floats of mean 0 and deviation 1, by channel."""
         mean = torch.tensor(self.mean, device=x.device).view(-1, 1, 1)
         std = torch.tensor(self.std, device=x.device).view(-1, 1, 1)
         return (x.float() / 255 - mean) / std
+
+    def check_knows(self, shape: Sequence[int], classes: Sequence[str]) -> None:
+        """Refuse images that a model of these could say nothing of."""
+        if tuple(shape) != self.shape:
+            raise DataError(f"These images have the shape {tuple(shape)}; the model was trained on {self.shape}.")
+        unknown = sorted(set(classes) - set(self.classes))
+        if unknown:
+            raise DataError(
+                f"The model knows no class {brief_name(', '.join(unknown))}, but {brief_name(', '.join(self.classes), 300)}."
+            )
 
 
 @dataclass(frozen=True)
@@ -51,6 +66,7 @@ class Dataset:
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    fingerprint: str = ""  # of images of somebody's own, before a part of them was set apart
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -59,23 +75,17 @@ class Dataset:
 
     @property
     def description(self) -> Description:
-        return Description(self.name, self.shape, self.classes, self.mean, self.std)
+        return Description(self.name, self.shape, self.classes, self.mean, self.std, self.fingerprint)
 
     def normalise(self, x: Tensor) -> Tensor:
         return self.description.normalise(x)
 
     def described_as(self, known: Description) -> Dataset:
         """The same images, for a model that was trained on others: with its statistics, and its numbers for classes."""
-        if self.shape != known.shape:
-            raise DataError(f"These images have the shape {self.shape}; the model was trained on {known.shape}.")
-        unknown = [name for name in self.classes if name not in known.classes]
-        if unknown:
-            raise DataError(
-                f"The model knows no class {brief_name(unknown[0])}, but {brief_name(', '.join(known.classes), 300)}."
-            )
+        known.check_knows(self.shape, self.classes)
         number = torch.tensor([known.classes.index(name) for name in self.classes])
         train, test = (Samples(samples.x, number[samples.y]) for samples in (self.train, self.test))
-        return Dataset(self.name, train, test, known.classes, known.mean, known.std)
+        return replace(self, train=train, test=test, classes=known.classes, mean=known.mean, std=known.std)
 
     def few(self, count: int) -> tuple[Tensor, Tensor]:
         """Images from all over the training set, as they are but normalised, with their labels."""

@@ -10,6 +10,9 @@ import torch
 
 from ffebm.experiment.data.dataset import Dataset, Samples
 
+__all__ = ["digits"]
+__dir__ = __all__.copy
+
 
 def digits(test: int = 360) -> Dataset:
     """Always split alike, whatever the seed."""

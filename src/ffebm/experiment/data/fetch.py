@@ -21,6 +21,9 @@ from ffebm.experiment.data.catalogue import ENTRIES
 from ffebm.experiment.data.idx import FILES
 from ffebm.experiment.errors import DataError
 
+__all__ = ["File", "Source", "fetch"]
+__dir__ = __all__.copy
+
 CHUNK = 1 << 18
 TIMEOUT = 60
 FOREIGN = "It is not the official one any more: fetch it by hand, and look at what it is."

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -11,15 +10,19 @@ from rich.console import Console
 from rich.progress import track
 
 from ffebm.checks import brief_name
-from ffebm.experiment.data.arrays import read_arrays
-from ffebm.experiment.data.dataset import Dataset, Samples
-from ffebm.experiment.data.own import Wishes, check_classes, check_room, numbered, own_dataset
+from ffebm.experiment.data.arrays import find_arrays
+from ffebm.experiment.data.dataset import Dataset
+from ffebm.experiment.data.division import divided
+from ffebm.experiment.data.found import Found, Labelled
+from ffebm.experiment.data.own import Wishes, check_room
+from ffebm.experiment.data.scan import Scan, folders_in, passed_over, scan
 from ffebm.experiment.errors import DataError, UserError
 from ffebm.experiment.pictures import look, read_image
 
+__all__ = ["find_in", "read_folder"]
+__dir__ = __all__.copy
+
 NAME = "folder"
-SUFFIXES = (".png", ".jpg", ".jpeg")
-TESTS = ("test", "val", "valid", "validation")  # what the folder of test images may be called
 USUAL = 32  # pixels of a side, where pictures differ in size
 NAMED = 5  # damaged pictures
 MANY = 500  # pictures that take long enough for a bar
@@ -30,53 +33,68 @@ def read_folder(root: Path, wishes: Wishes = Wishes()) -> Dataset:
 
     A data set has `train` and `test` folders, or files; where it has none, a part of every class is set apart for testing.
     """
+    return find_in(root, wishes).dataset(wishes)
+
+
+def find_in(root: Path, wishes: Wishes = Wishes()) -> Found:
+    """The same, before anything is set apart."""
     if root.is_file():
-        return read_arrays([root], wishes)
+        return find_arrays([root], wishes)
     if arrays := sorted(root.glob("*.npz")):
-        return read_arrays(arrays, wishes)
-    return _read_pictures(root, wishes)
+        return find_arrays(arrays, wishes)
+    return _find_pictures(root, wishes)
 
 
-def _read_pictures(root: Path, wishes: Wishes) -> Dataset:
-    train = root / "train" if (root / "train").is_dir() else root
-    test = next((root / name for name in TESTS if (root / name).is_dir()), None) if train != root else None
-    learnt = _found(train)
-    tested = _found(test) if test is not None else []
-    if not learnt:
+def _find_pictures(root: Path, wishes: Wishes) -> Found:
+    folders = folders_in(root)
+    parts = divided(folders, str(root))
+    if parts.train is None and not parts.tests:
+        learnt, tested, unused = scan(root, folders), None, []
+    else:
+        scans = {path: scan(path) for path in folders}
+        learnt = scans[parts.train] if parts.train is not None else None
+        tests = [path for path in parts.tests if scans[path].pictures]
+        tested = scans[tests[0]] if tests else None
+        unused = [scan(root, ()), *(each for each in scans.values() if each not in (learnt, tested))]
+        _check_apart(root, learnt, [scans[path] for path in parts.others])
+    used = [each for each in (learnt, tested) if each is not None]
+    paths = [path for each in used for path, _ in each.pictures]
+    if not paths:
         raise DataError(
             f"{root} holds neither .npz files nor pictures: a data set has a folder for every class with PNG or JPEG files in "
-            "it, all below train/ and test/ or directly here."
+            f"it, all below train/ and test/ or directly here.{_seen(used, unused)}"
         )
-    shape = _shape([path for path, _ in (*learnt, *tested)], wishes)
-    check_room(len(learnt) + len(tested), shape, str(root))
-    labels, classes = numbered([name for _, name in learnt])
-    check_classes(classes, [name for _, name in tested], str(root))
-    places = {name: number for number, name in enumerate(classes)}
-    of_test = torch.tensor([places[name] for _, name in tested], dtype=torch.long)
-    return own_dataset(
-        NAME,
-        Samples(_images([path for path, _ in learnt], shape), labels),
-        Samples(_images([path for path, _ in tested], shape), of_test) if tested else None,
-        classes,
-        replace(wishes, size=None, colours=None),  # pictures have them already
+    shape = _shape(paths, wishes)
+    check_room(len(paths), shape, str(root))
+    train, test = (
+        Labelled(_images([path for path, _ in each.pictures], shape), [name for _, name in each.pictures])
+        if each is not None and each.pictures
+        else None
+        for each in (learnt, tested)
     )
+    return Found(NAME, str(root), train, test, remarks=[f"{root}: {words}" for words in passed_over(used, unused)])
 
 
-def _found(folder: Path) -> list[tuple[Path, str]]:
-    """Every picture, with the name of its class."""
-    return [
-        (path, below.name)
-        for below in sorted(folder.iterdir())
-        if below.is_dir() and not below.name.startswith((".", "__"))
-        for path in sorted(below.rglob("*"))
-        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
-    ]
+def _check_apart(root: Path, learnt: Scan | None, others: Sequence[Scan]) -> None:
+    """Where a folder is called like a part of a data set, and is a class beside others, nobody can tell what is meant."""
+    beside = [other.folder.name for other in others if other.pictures or other.loose]
+    if beside and (learnt is None or not learnt.pictures):
+        raise DataError(
+            f"{root} holds {brief_name(', '.join(beside), 200)}, and beside them a folder that is called like a part of a data "
+            "set. No class here can be called train, training, test, testing, val, valid or validation: put all classes below "
+            "train/, and those to test on below test/."
+        )
+
+
+def _seen(used: Iterable[Scan], unused: Iterable[Scan]) -> str:
+    """What was seen all the same."""
+    return "".join(f" Here {words}" for words in passed_over(list(used), list(unused)))
 
 
 def _shape(paths: Sequence[Path], wishes: Wishes) -> tuple[int, int, int]:
     """Of the images: as wished; else as large as all pictures are, or a usual size where they differ; grey if all are."""
-    if wishes.size is not None and wishes.colours is not None:
-        return 3 if wishes.colours == "colour" else 1, wishes.size, wishes.size
+    if wishes.sides is not None and wishes.channels is not None:
+        return wishes.channels, *wishes.sides
     sizes: set[tuple[int, int]] = set()
     grey = True
     for path in paths:
@@ -86,11 +104,10 @@ def _shape(paths: Sequence[Path], wishes: Wishes) -> tuple[int, int, int]:
             continue
         sizes.add(size)
         grey &= is_grey
-    channels = {"grey": 1, "colour": 3, None: 1 if grey else 3}[wishes.colours]
     (width, height), *others = sizes or {(USUAL, USUAL)}
-    if wishes.size is not None or others or width != height:
-        height = width = wishes.size or USUAL
-    return channels, height, width
+    if others or width != height:
+        height = width = USUAL
+    return wishes.channels or (1 if grey else 3), *(wishes.sides or (height, width))
 
 
 def _images(paths: Sequence[Path], shape: tuple[int, int, int]) -> torch.Tensor:

@@ -12,6 +12,9 @@ from ffebm.experiment.data.cifar import CIFAR10_FILES, CIFAR100_FILES
 from ffebm.experiment.data.imagenet32 import CLASSES, TEST_FILE, TRAIN_FILES
 from ffebm.experiment.files import write_atomically
 
+__all__ = ["write_generated"]
+__dir__ = __all__.copy
+
 PIXELS = 3 * 32 * 32
 
 

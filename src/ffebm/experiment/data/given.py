@@ -7,14 +7,23 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor
+from torch.utils.data import IterableDataset
 
-from ffebm.experiment.data.dataset import Dataset, Samples
-from ffebm.experiment.data.own import Wishes, as_bytes, check_classes, check_room, numbered, own_dataset
+from ffebm.checks import brief_name
+from ffebm.experiment.data.dataset import Dataset
+from ffebm.experiment.data.found import Found, Labelled
+from ffebm.experiment.data.loaders import of_module
+from ffebm.experiment.data.own import Wishes, as_bytes, brought, check_room
 from ffebm.experiment.errors import DataError
+from ffebm.experiment.pictures import GREY_MODES, fitted, upright
 from ffebm.experiment.places import GIVEN
+
+__all__ = ["find_given", "given_dataset"]
+__dir__ = __all__.copy
 
 MANY = 5000  # samples that take long enough for a bar
 HOW = "Hand over a pair (training, test) of data sets, one data set, of which a part is set apart, or a Lightning data module."
@@ -27,48 +36,46 @@ def given_dataset(data: Any, wishes: Wishes = Wishes()) -> Dataset:
         data: a data set with a length, whose items are pairs; two of such, for training and for testing; or a
             `LightningDataModule`. Images are bytes, PIL pictures, or tensors between 0 and 1.
     """
+    return find_given(data, wishes).dataset(wishes)
+
+
+def find_given(data: Any, wishes: Wishes = Wishes()) -> Found:
+    """The same, before anything is set apart."""
     train, test = _parts(data)
-    images, labels = _samples(train, "the training data")
-    named = _class_names(train)
-    tested = None if test is None else _samples(test, "the test data")
-    numbers, classes = numbered(labels)
-    check_classes(classes, list(map(str, tested[1])) if tested else [], "the data")
-    of_test = None
-    if tested is not None:
-        places = {name: number for number, name in enumerate(classes)}
-        of_test = Samples(tested[0], torch.tensor([places[str(label)] for label in tested[1]], dtype=torch.long))
-    if named and all(name.isdecimal() and int(name) < len(named) for name in classes):
-        classes = tuple(named[int(name)] for name in classes)
-    return own_dataset(GIVEN, Samples(images, numbers), of_test, classes, wishes)
+    learnt = _samples(train, "the training data", wishes)
+    tested = None if test is None else _samples(test, "the test data", wishes)
+    labels = [str(label) for part in (learnt, tested) if part is not None for label in part.labels]
+    names = _class_names(train)
+    fitting = all(label.isdecimal() and int(label) < len(names) for label in set(labels))
+    return Found(GIVEN, "the data", learnt, tested, names if fitting else ())
 
 
 def _parts(data: Any) -> tuple[Any, Any]:
     if isinstance(data, tuple) and len(data) == 2:
-        return data
-    if hasattr(data, "train_dataloader"):
-        return _of_module(data)
-    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, str | bytes | dict):
-        return data, None
-    raise DataError(f"A {type(data).__name__} is no data that can be learnt from. {HOW}")
+        train, test = data
+    elif hasattr(data, "train_dataloader"):
+        train, test = of_module(data)
+    else:
+        train, test = data, None
+    for part in (train,) if test is None else (train, test):
+        _check_set(part)
+    return train, test
 
 
-def _of_module(module: Any) -> tuple[Any, Any]:
-    """The data sets behind the loaders of a Lightning data module, which itself says how they are brought."""
-    module.prepare_data()
-    module.setup("fit")
-    module.setup("test")
-    train, *tests = (getattr(module, f"{part}_dataloader") for part in ("train", "test", "val"))
-    for loader in tests:
-        try:
-            found = loader()
-        except Exception:  # Lightning's own default raises, and so may others
-            continue
-        if hasattr(found, "dataset"):
-            return train().dataset, found.dataset
-    return train().dataset, None
+def _check_set(data: Any) -> None:
+    kind = brief_name(type(data).__name__)
+    if hasattr(data, "dataset") and hasattr(data, "batch_sampler"):
+        raise DataError(f"A {kind} gives batches, and a run makes its own: hand over its `.dataset`. {HOW}")
+    if isinstance(data, IterableDataset) or (hasattr(data, "__iter__") and not hasattr(data, "__len__")):
+        raise DataError(
+            f"A {kind} is a stream without a length, and all images are held in memory: hand over a list of what it gives, "
+            f"`list(...)`. {HOW}"
+        )
+    if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")) or isinstance(data, str | bytes | dict):
+        raise DataError(f"A {kind} is no data that can be learnt from. {HOW}")
 
 
-def _samples(data: Any, where: str) -> tuple[Tensor, list[object]]:
+def _samples(data: Any, where: str, wishes: Wishes) -> Labelled:
     if not len(data):
         raise DataError(f"There are no samples in {where}.")
     images: Tensor | None = None
@@ -78,46 +85,65 @@ def _samples(data: Any, where: str) -> tuple[Tensor, list[object]]:
     for number, item in enumerate(shown):
         if not isinstance(item, Sequence) or len(item) != 2:
             raise DataError(f"{where}: sample {number} is a {type(item).__name__}, not a pair of an image and a label. {HOW}")
-        image = as_bytes(_tensor(item[0], f"{where}, sample {number}")[None], f"{where}, sample {number}")[0]
+        image = _image(item[0], f"{where}, sample {number}", wishes)
         if images is None:
             check_room(len(data), image.shape, where)
             images = torch.empty(len(data), *image.shape, dtype=torch.uint8)
         if image.shape != images.shape[1:]:
             raise DataError(
                 f"{where}: sample {number} has the shape {tuple(image.shape)}, and the first one {tuple(images.shape[1:])}: "
-                "bring them to one size, for example by `torchvision.transforms.Resize`."
+                "bring them to one size by data.size, and to the same colours by data.colours."
             )
         images[number] = image
         labels.append(_label(item[1], f"{where}, sample {number}"))
     assert images is not None
-    return images, labels
+    return Labelled(images, labels)
 
 
 def _items(data: Any) -> Iterator[Any]:
     return (data[number] for number in range(len(data)))
 
 
+def _image(image: Any, where: str, wishes: Wishes) -> Tensor:
+    """Bytes, (C, H, W), in the size and the colours that are wished for."""
+    if isinstance(image, Image.Image) and image.mode != "F":  # floats are held to what floats in arrays are
+        return as_bytes(_picture(image, where, wishes)[None], where)[0]
+    return brought(as_bytes(_tensor(image, where)[None], where), wishes)[0]
+
+
+def _picture(image: Image.Image, where: str, wishes: Wishes) -> Tensor:
+    """As from a file: upright, in grey or in three colours, and white where it is transparent."""
+    try:
+        width, height = upright(image).size
+        return fitted(image, (wishes.channels or (1 if image.mode in GREY_MODES else 3), *(wishes.sides or (height, width))))
+    except (OSError, ValueError, SyntaxError) as error:  # Pillow decodes pictures when they are used
+        raise DataError(f"{where}: this picture cannot be read: {brief_name(str(error), 200)}.") from None
+
+
 def _tensor(image: Any, where: str) -> Tensor:
-    """Channels first; pictures and arrays have them last."""
+    """Channels first; arrays have them last."""
     if isinstance(image, Tensor):
         return image[None] if image.dim() == 2 else image
     array = np.array(image)
     if array.dtype.kind not in "uifb":
         raise DataError(f"{where}: a {type(image).__name__} is no image.")
-    tensor = torch.from_numpy(array)
+    tensor = torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
     if tensor.dim() == 3 and tensor.shape[2] in (1, 3) and tensor.shape[0] not in (1, 3):
         tensor = tensor.permute(2, 0, 1)
     return tensor[None] if tensor.dim() == 2 else tensor
 
 
 def _label(label: Any, where: str) -> object:
-    value = label.item() if isinstance(label, Tensor | np.generic) and getattr(label, "ndim", 0) == 0 else label
+    alone = isinstance(label, Tensor | np.generic | np.ndarray) and np.prod(label.shape, dtype=int) == 1
+    value = label.item() if alone else label
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise DataError(f"{where}: a label must be a whole number or a name, got {type(value).__name__}.")
     return value
 
 
 def _class_names(data: Any) -> list[str]:
-    """What `torchvision` calls the classes that its labels number."""
+    """What `torchvision` calls the classes that its labels number; a part of a data set asks the whole."""
+    while not hasattr(data, "classes") and hasattr(data, "dataset"):
+        data = data.dataset
     names = getattr(data, "classes", None)
     return list(map(str, names)) if isinstance(names, Sequence) and not isinstance(names, str) else []

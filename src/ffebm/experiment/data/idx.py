@@ -16,6 +16,9 @@ from ffebm.experiment.data.dataset import Dataset, checked_samples
 from ffebm.experiment.errors import DataError
 from ffebm.experiment.files import read_regular
 
+__all__ = ["find", "read_fashion_mnist", "read_idx", "read_mnist"]
+__dir__ = __all__.copy
+
 SHAPE = (1, 28, 28)
 LARGEST = 1 << 28  # bytes of a file, unpacked; the largest official one has 47 million
 PACKED = 1 << 26  # bytes of one that is gzipped; the largest official one has 26 million

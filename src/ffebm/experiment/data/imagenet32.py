@@ -9,6 +9,9 @@ from ffebm.experiment.data.dataset import Dataset, Samples, checked_samples, joi
 from ffebm.experiment.data.unpickling import read_pickle
 from ffebm.experiment.errors import DataError
 
+__all__ = ["read_imagenet32"]
+__dir__ = __all__.copy
+
 SHAPE, CLASSES = (3, 32, 32), 1000
 MEAN, STD = (0.485, 0.456, 0.406), (0.3435, 0.336, 0.3375)  # Paper: Table [tab:data_normalization]
 TRAIN_FILES = tuple(f"train_data_batch_{i}" for i in range(1, 11))

@@ -1,18 +1,24 @@
-"""Data of one's own: what is found out about it, and how test images are set apart."""
+"""Data of one's own: how its images are brought to bytes, size and colours, measured, and in part set apart."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ffebm.checks import brief_name
-from ffebm.experiment.data.dataset import Dataset, Samples
+from ffebm.experiment.data.dataset import Description, Samples
 from ffebm.experiment.errors import DataError
+
+if TYPE_CHECKING:
+    from ffebm.experiment.settings.sections import Data
+
+__all__ = ["Colours", "Wishes", "as_bytes", "brought", "check_classes", "check_room", "numbered", "set_apart", "statistics"]
+__dir__ = __all__.copy
 
 Colours = Literal["grey", "colour"]
 
@@ -21,31 +27,36 @@ MEASURED = 1024  # images at once, whose mean is measured
 FLATTEST = 1e-3  # deviation, of images of which a channel is the same everywhere
 LARGEST_SIDE = 1024
 MOST_BYTES = 16 * 2**30
+LONGEST_NAME = 100  # letters of a class, of which a run's data.json holds no more
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """What settings say of data of one's own."""
+    """What is wanted of data of one's own."""
 
-    size: int | None = None  # pixels of a side that images are brought to
+    size: int | tuple[int, int] | None = None  # pixels of a side, or of height and width, that images are brought to
     colours: Colours | None = None
     test_part: float = 0.2  # of the images of each class, where there are no test images
     test_seed: int = 0
 
+    @classmethod
+    def of(cls, chosen: Data) -> Wishes:
+        """What settings say."""
+        return cls(chosen.size, chosen.colours, chosen.test_part, chosen.test_seed)
 
-def own_dataset(name: str, train: Samples, test: Samples | None, classes: Sequence[str], wishes: Wishes) -> Dataset:
-    """A data set of samples of one's own, brought to size, split, and measured."""
-    train = _brought(train, wishes)
-    test = None if test is None else _brought(test, wishes)
-    if test is None:
-        train, test = set_apart(train, len(classes), wishes.test_part, wishes.test_seed)
-    if train.x.shape[1:] != test.x.shape[1:]:
-        sizes = f"{tuple(train.x.shape[1:])} and {tuple(test.x.shape[1:])}"
-        raise DataError(f"Training and test images differ in shape, {sizes}: give data.size, and data.colours.")
-    if not len(train) or not len(test):
-        raise DataError(f"There are {len(train)} training and {len(test)} test images: both are needed.")
-    mean, std = statistics(train.x)
-    return Dataset(name, train, test, tuple(classes), mean, std)
+    def for_model(self, known: Description) -> Wishes:
+        """The same, with images as a model takes them."""
+        channels, height, width = known.shape
+        return replace(self, size=(height, width), colours="grey" if channels == 1 else "colour")
+
+    @property
+    def sides(self) -> tuple[int, int] | None:
+        """Height and width."""
+        return (self.size, self.size) if isinstance(self.size, int) else self.size
+
+    @property
+    def channels(self) -> int | None:
+        return None if self.colours is None else {"grey": 1, "colour": 3}[self.colours]
 
 
 def set_apart(samples: Samples, classes: int, part: float, seed: int) -> tuple[Samples, Samples]:
@@ -91,8 +102,13 @@ def as_bytes(images: Tensor, where: str) -> Tensor:
         return images
     if images.dtype == torch.bool:
         return images.to(torch.uint8) * 255
+    if not images.is_floating_point():
+        raise DataError(
+            f"{where}: images must be bytes, or floats between 0 and 1, got {images.dtype}, of which nothing says how large "
+            "its numbers may be. Divide them by the largest that there can be, 65535 for images of 16 bits."
+        )
     low, high = images.min().item(), images.max().item()
-    if not images.is_floating_point() or not (low >= 0 and high <= 1):
+    if not (low >= 0 and high <= 1):
         raise DataError(
             f"{where}: images must be bytes, or numbers between 0 and 1, got {images.dtype} from {low:g} to {high:g}. "
             "Leave normalisation to the run, which measures mean and deviation."
@@ -100,18 +116,25 @@ def as_bytes(images: Tensor, where: str) -> Tensor:
     return (images * 255).round().to(torch.uint8)
 
 
-def _brought(samples: Samples, wishes: Wishes) -> Samples:
-    """To the size and the colours that are wished for."""
-    x = samples.x
-    if wishes.colours == "grey" and x.shape[1] == 3:
+def brought(x: Tensor, wishes: Wishes) -> Tensor:
+    """Bytes, (N, C, H, W), in the size and the colours that are wished for: the middle of each is scaled, as of pictures."""
+    if wishes.channels == 1 and x.shape[1] == 3:
         x = (x.float() * torch.tensor(GREY).view(-1, 1, 1)).sum(1, keepdim=True).round().to(torch.uint8)
-    if wishes.colours == "colour" and x.shape[1] == 1:
+    if wishes.channels == 3 and x.shape[1] == 1:
         x = x.expand(-1, 3, -1, -1)
-    if wishes.size is not None and x.shape[2:] != (wishes.size, wishes.size):
-        to = (wishes.size, wishes.size)
-        pieces = [F.interpolate(some.float(), to, mode="bilinear", antialias=True) for some in x.split(MEASURED)]
+    if wishes.sides is not None and x.shape[2:] != wishes.sides:
+        x = _middle(x, *wishes.sides)
+        pieces = [F.interpolate(some.float(), wishes.sides, mode="bilinear", antialias=True) for some in x.split(MEASURED)]
         x = torch.cat([piece.round().clamp(0, 255).to(torch.uint8) for piece in pieces])
-    return Samples(x.contiguous(), samples.y)
+    return x.contiguous()
+
+
+def _middle(x: Tensor, height: int, width: int) -> Tensor:
+    """The largest part around the middle that has the same proportions."""
+    scale = min(x.shape[2] / height, x.shape[3] / width)
+    down, across = (max(1, round(scale * side)) for side in (height, width))
+    upper, left = (x.shape[2] - down) // 2, (x.shape[3] - across) // 2
+    return x[:, :, upper : upper + down, left : left + across]
 
 
 def check_room(images: int, shape: Sequence[int], where: str) -> None:
@@ -124,8 +147,16 @@ def check_room(images: int, shape: Sequence[int], where: str) -> None:
 
 
 def check_classes(train: Sequence[str], test: Sequence[str], where: str) -> None:
-    """Every class of the test images must have been learnt."""
-    unknown = [name for name in test if name not in train]
+    """Every class has a name of its own, and every class of the test images must have been learnt."""
+    if len(set(train)) < len(train):
+        twice = next(name for name in train if train.count(name) > 1)
+        raise DataError(f"{where}: two classes are called {brief_name(twice)}; give each a name of its own.")
+    odd = [name for name in train if not 0 < len(name) <= LONGEST_NAME or not name.isprintable()]
+    if odd:
+        raise DataError(
+            f"{where}: no class can be called {brief_name(odd[0])}; names have 1 to {LONGEST_NAME} letters that can be printed."
+        )
+    unknown = sorted(set(test) - set(train))
     if unknown:
         raise DataError(f"{where}: the test images have classes that no training image has: {brief_name(', '.join(unknown))}.")
     if len(train) < 2:

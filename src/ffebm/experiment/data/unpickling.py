@@ -20,6 +20,9 @@ from ffebm.checks import brief_name
 from ffebm.experiment.errors import DataError
 from ffebm.experiment.files import read_regular
 
+__all__ = ["Array", "Interpreter", "Kind", "MalformedError", "Scalar", "Sign", "read_pickle"]
+__dir__ = __all__.copy
+
 LARGEST = 1 << 30  # bytes of a file; the largest official one, a batch of ImageNet32, has 394 million
 INSTRUCTIONS = 2_000_000  # of a file; CIFAR-100's training images take 200,000
 TEXT = 4096  # bytes; what is longer can only be the content of an array: bytes stay where they are in the file

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import numpy as np
 
 from ffebm.experiment.clock import clock
 from ffebm.experiment.errors import UserError
+from ffebm.experiment.evaluation import evaluation_of, out_of_date
 from ffebm.experiment.figures import confusion_figure, picture
-from ffebm.experiment.files import read_regular
 from ffebm.experiment.forecast import survey
 from ffebm.experiment.report.document import Part, Picture, Table, Text
-from ffebm.experiment.run import LARGEST, Run
+from ffebm.experiment.run import Run
 
 
 def one_run(run: Run) -> list[Part]:
@@ -64,15 +61,15 @@ def _model(run: Run) -> list[Part]:
 
 
 def _confusion(run: Run) -> list[Part]:
-    """From what `ffebm evaluate` found."""
+    """From what `ffebm evaluate` found, where it still holds."""
     try:
-        found: dict[str, Any] = json.loads(read_regular(run.folder / "evaluation.json", LARGEST))
-        counts, classes = np.array(found["confusion"], dtype=np.int64), list(map(str, found["classes"]))
-        if counts.shape != (len(classes), len(classes)):
-            raise ValueError("its table has another size than there are classes")
-        title = f"{int(found['images']):,} test images: true class (row) and what the model took them for (column)"
-    except FileNotFoundError:
-        return [Text("`ffebm evaluate` of this run adds which classes are taken for which.")]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        found = evaluation_of(run)
+        if found is None:
+            return [Text("`ffebm evaluate` of this run adds which classes are taken for which.")]
+        if reason := out_of_date(run, found):
+            return [Text(f"When confusions of classes were last measured, {reason}: `ffebm evaluate` measures them anew.")]
+        drawn = picture(confusion_figure(np.array(found.confusion, dtype=np.int64), list(found.classes), run.folder.name))
+    except (ValueError, UserError) as error:
         return [Text(f"What `ffebm evaluate` found cannot be read: {error}.")]
-    return [Picture(title, picture(confusion_figure(counts, classes, run.folder.name)))]
+    title = f"{found.images:,} test images: true class (row) and what the model took them for (column)"
+    return [Picture(title, drawn)]

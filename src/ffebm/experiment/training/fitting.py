@@ -19,8 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ffebm.checks import brief_name
-from ffebm.experiment.data import Dataset, given_dataset
-from ffebm.experiment.data.own import Wishes
+from ffebm.experiment.data import Dataset, Wishes, given_dataset
 from ffebm.experiment.environment import describe_environment
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.forecast import survey
@@ -110,10 +109,8 @@ def _handed_over(settings: Settings, data: Any) -> tuple[Settings, Dataset | Non
     """Data that is not read by name, and settings that say so."""
     if data is None:
         return settings, None
-    chosen = settings.data
-    wishes = Wishes(chosen.size, chosen.colours, chosen.test_part, chosen.test_seed)
-    named = settings.model_copy(update={"data": chosen.model_copy(update={"name": GIVEN, "root": None})})
-    return named, given_dataset(data, wishes)
+    named = settings.model_copy(update={"data": settings.data.model_copy(update={"name": GIVEN, "root": None})})
+    return named, given_dataset(data, Wishes.of(settings.data))
 
 
 def _folder_locked(learner: Learner, run: Run, *, new: bool = False) -> AbstractContextManager[None]:
