@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from ffebm.checks import brief_name
+from ffebm.experiment.faults import PartError, faults_of, named_parts
 from ffebm.experiment.settings import SettingsError
 from ffebm.experiment.settings.sections import Parts
 
@@ -32,19 +35,17 @@ def part(key: str, name: str) -> Any:
             f"{said}, code that would be run. If you know who wrote it and these settings, add --trust to the command."
         )
     module, _, path = name.partition(":")
-    here = str(Path.cwd())
-    added = here not in sys.path and "" not in sys.path
-    if added:
-        sys.path.insert(0, here)  # as `python -m` does
+    here = _look_here()
     try:
-        found: Any = import_module(module)
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"{said}, but there is no module {error.name}: it is looked for in {here}, and among what is installed."
-        ) from error
-    finally:
-        if added:
-            sys.path.remove(here)
+        with faults_of(key, name):
+            found: Any = import_module(module)
+    except PartError as error:
+        missing = error.__cause__
+        if not isinstance(missing, ModuleNotFoundError) or not f"{module}.".startswith(f"{missing.name}."):
+            raise
+        raise PartError(
+            f"{said}, but there is no module {missing.name}: it is looked for in {here}, and among what is installed."
+        ) from missing
     for step in path.split("."):
         if not hasattr(found, step):
             raise SettingsError(f"{said}, but {module} has no {step}.")
@@ -52,20 +53,44 @@ def part(key: str, name: str) -> Any:
     return found
 
 
+def _look_here() -> str:
+    """Find modules where we are, as `python -m` does, from now on: parts import what they need when they need it."""
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    return here
+
+
 def check_parts(parts: Parts) -> None:
     """Look for everything that settings name, before anything is begun."""
-    for key in type(parts).model_fields:
-        value = getattr(parts, key)
-        for name in value if isinstance(value, list) else [value]:
-            if name is not None and ":" in name:
-                part(f"parts.{key}", name)
+    for key, name in named_parts(parts):
+        part(key, name)
 
 
 def made(key: str, name: str, kind: type, *arguments: Any) -> Any:
     """The object that a setting names, or what that returns for these arguments; it must be of a kind."""
     found = part(key, name)
     if callable(found) and not isinstance(found, kind):
-        found = found(*arguments)
+        with faults_of(key, name):
+            found = found(*_taken(found, arguments))
     if not isinstance(found, kind):
         raise SettingsError(f"`{key}` names {brief_name(name)}, which is a {type(found).__name__} and no {kind.__name__}.")
     return found
+
+
+def _taken(found: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments, or none: many a class of Lightning's needs none, and would take settings for something else."""
+    try:
+        signature = inspect.signature(found)
+    except (TypeError, ValueError):  # what is not written in Python need not say what it takes
+        return arguments
+    alone = _fits(signature, ())
+    return () if alone and (inspect.isclass(found) or not _fits(signature, arguments)) else arguments
+
+
+def _fits(signature: inspect.Signature, arguments: tuple[Any, ...]) -> bool:
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True

@@ -145,9 +145,9 @@ def _follow(run: Run, first: bool, quiet: bool, training: Callable[[], Learner])
         learner = training()
     except Stopped as stop:
         if first:
-            notes.print(f"{stop} Go on with: [bold]{escape(resume_command(run))}[/]", highlight=False)
+            notes.print(f"{stop} Go on with:\n[bold]{escape(resume_command(run))}[/]", highlight=False, soft_wrap=True)
         raise typer.Exit(stop.exit_code if first else 0) from None
-    except (UserError, OSError):
+    except BaseException:
         if first:
             run.discard_if_empty()
         raise

@@ -17,6 +17,8 @@ def calm() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*isinstance.treespec, LeafSpec.*")  # of Lightning's own making
+            # A callback that keeps the best weights does so in one folder, before and after a resumption.
+            warnings.filterwarnings("ignore", ".*Checkpoint directory .* exists and is not empty.*")
             # Its successor is newer than our oldest torch.
             warnings.filterwarnings("ignore", ".*broadcast_buffers. is deprecated.*")
             yield

@@ -23,6 +23,7 @@ from ffebm.experiment.data import Dataset, given_dataset
 from ffebm.experiment.data.own import Wishes
 from ffebm.experiment.environment import describe_environment
 from ffebm.experiment.errors import UserError
+from ffebm.experiment.faults import PartError
 from ffebm.experiment.forecast import survey
 from ffebm.experiment.places import GIVEN
 from ffebm.experiment.processes import is_first
@@ -194,6 +195,8 @@ def _explain(error: BaseException, learner: Learner, checkpoint: Path | None) ->
             "A process that prepares batches has ended: it was killed, perhaps for lack of memory. Resume the run; it loses "
             "the steps since its last checkpoint. With data.workers=0 there is none."
         ) from error
+    if sentence := learner.blamed(error):
+        raise PartError(sentence) from error
     if isinstance(error, UserError | OSError | MemoryError) or not isinstance(error, Exception):
         return
     if checkpoint is not None and learner.restoring and "memory" not in words:
