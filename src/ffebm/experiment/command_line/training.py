@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,7 +32,7 @@ LOADING = "Loading torch and Lightning …"
     "ffebm train cifar10-small --data ~/data --output runs/mine",
     "ffebm train --resume runs/mine",
     "ffebm train folder --data ~/my-pictures  # a folder for every class, or .npz files",
-    "ffebm train cifar10-small --dry-run  # the model, and how long it would take",
+    "ffebm train cifar10-small --data ~/data --dry-run  # the model, and how long it would take",
     "ffebm train my.toml seed=1 'model.split=[2, 2]'",
     "ffebm train cifar100-l15 --data ~/data trainer.devices=8",
 )
@@ -101,15 +102,16 @@ def train(
 
 
 def _preview(settings: Settings) -> None:
+    begun = time.perf_counter()
     with notes.status("Loading torch, and timing a few steps …"):
         from ffebm.experiment.settings.duration import in_words
         from ffebm.experiment.training.preview import model_table, preview
 
-        found = preview(settings, notes)
+        found = preview(settings, notes, begun)
     out.print(model_table(found.summary))
     out.print(
-        f"\n{found.steps:,} steps of {found.step_seconds:.2g} s in {settings.trainer.epochs} epochs, and a test after each: "
-        f"about {in_words(found.seconds)} in one process on this machine.",
+        f"\n{found.steps:,} steps of {found.step_seconds:.2g} s in {settings.trainer.epochs} epochs, and a test of "
+        f"{found.test_seconds:.2g} s after each: about {in_words(found.seconds)} in one process on this machine.",
         soft_wrap=True,
     )
 

@@ -39,7 +39,7 @@ class GradientCheck(Callback):
             try:
                 found = fidelity(on_its_own(pl_module.model).train(), x, y)
             except ValueError as error:  # which names the block
-                raise HealthError(f"{error} This was before the first step.") from None
+                raise HealthError(f"{pl_module.blamed(error) or error} This was before the first step.") from None
             write_json(self.run.gradient_file, {**asdict(found), "images": len(y)})
             if found.cosine < FAR or not self.quiet:
                 self.console.print(_sentence(found, len(y)), highlight=False)

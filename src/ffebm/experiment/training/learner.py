@@ -66,9 +66,10 @@ class Learner(LightningModule):
         return trainer.epochs * -(-len(self.dataset.train) // trainer.batch)
 
     def train_dataloader(self) -> Batches:
-        data, trainer = self.settings.data, self.settings.trainer
-        augmentation = {"seed": self.settings.seed, "padding": data.crop_padding, "flip": data.flip}
-        batches = Batches(self.dataset, self.dataset.train, trainer.batch, parts=trainer.parts, **augmentation, **self._place)
+        trainer = self.settings.trainer
+        batches = Batches(
+            self.dataset, self.dataset.train, trainer.batch, parts=trainer.parts, **self.augmentation, **self._place
+        )
         # Lightning restores where in an epoch a run was, but forgets it at the end of one.
         batches.load_state_dict({"taken": self.global_step * trainer.accumulate})
         return batches
@@ -77,6 +78,12 @@ class Learner(LightningModule):
         trainer = self.settings.trainer
         parts = trainer.processes
         return Batches(self.dataset, self.dataset.test, trainer.test_batch * parts, parts=parts, **self._place)
+
+    @property
+    def augmentation(self) -> dict[str, Any]:
+        """What becomes of training images, and in which order."""
+        data = self.settings.data
+        return {"seed": self.settings.seed, "padding": data.crop_padding, "flip": data.flip}
 
     @property
     def _place(self) -> dict[str, Any]:
