@@ -25,6 +25,7 @@ from ffebm.experiment.command_line.console import (
 )
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.places import SETTINGS, check_is_run, find_data
+from ffebm.experiment.tables import titled
 
 
 @examples(
@@ -47,7 +48,7 @@ def evaluate(run: RunArgument, data: DataOption = None, as_json: JsonOption = Fa
     if as_json:
         print_json(asdict(found))
         return
-    table = Table(title=escape(f"{found.name}: {found.images:,} test images"), title_justify="left")
+    table = Table()
     table.add_column("")
     table.add_column("accuracy", justify="right")
     table.add_row("top-1", f"[bold]{percent(found.top1)}[/]")
@@ -57,7 +58,7 @@ def evaluate(run: RunArgument, data: DataOption = None, as_json: JsonOption = Fa
     shown = ranked if len(ranked) <= 20 else [*ranked[:10], ("…", float("nan")), *ranked[-10:]]
     for name, accuracy in shown:
         table.add_row(escape(name), "" if name == "…" else percent(accuracy))
-    out.print(table)
+    out.print(titled(f"{found.name}: {found.images:,} test images", table))
     files = f"All classes: {run / 'evaluation.json'}\nConfusions:  {run / 'confusion.png'}"
     out.print(escape(files), soft_wrap=True)
 

@@ -17,6 +17,7 @@ from ffebm.experiment.command_line.console import DataOption, examples, named, n
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.places import BUNDLED, OWN, check_is_run, find_data
 from ffebm.experiment.processes import follow_leash, is_first
+from ffebm.experiment.tables import titled
 
 if TYPE_CHECKING:
     from ffebm.experiment.run import Run
@@ -166,7 +167,7 @@ def _summarise(learner: Learner, run: Run) -> None:
 
     rows, settings = learner.history, learner.settings
     last, best = rows[-1], max(rows, key=lambda row: row["test_accuracy"])
-    table = Table(title=escape(run.folder.name), show_header=False, title_justify="left")
+    table = Table(show_header=False)
     blocks = f"{settings.model.blocks} block{'s' if settings.model.blocks > 1 else ''}"
     table.add_row("model", f"{settings.model.layers} layers in {blocks}, width {settings.model.width:g}")
     table.add_row("gradient", settings.gradient.kind)
@@ -182,4 +183,4 @@ def _summarise(learner: Learner, run: Run) -> None:
         table.add_row(
             "the paper", f"{scores.top1} ± {scores.top1_spread} % (full width and epochs, {scores.hours} h on an A100)"
         )
-    out.print(table)
+    out.print(titled(run.folder.name, table))

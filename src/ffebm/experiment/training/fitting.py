@@ -59,9 +59,8 @@ def train(
     run = Run.create(None, settings.data.name) if run is None else run
     learner = prepare(settings, console, given)
     learner.run = run
-    if is_first(settings.trainer.processes) and not quiet:
-        summary = survey(settings, learner.dataset.shape, len(learner.dataset.classes))
-        console.print(model_table(summary, settings.model.max_contraction))
+    if not quiet:
+        _introduce(learner, console)
     with _folder_locked(learner, run, new=True):
         _fit(learner, run, console, None, quiet)
     return learner
@@ -87,6 +86,8 @@ def resume(
             "data.json. Bring it back, or start a new run."
         )
     learner.run = run
+    if not quiet:
+        _introduce(learner, console)
     pattern = Pattern.of(learner)
     with _folder_locked(learner, run):
         checkpoint, content, damaged = run.newest_checkpoint(lambda found: check_resumable(found, learner, pattern))
@@ -105,6 +106,14 @@ def resume(
                 console.print(f"Going on from {where}.", highlight=False)
         _fit(learner, run, console, checkpoint, quiet)
     return learner
+
+
+def _introduce(learner: Learner, console: Console) -> None:
+    """Show what is going to be trained."""
+    settings = learner.settings
+    if is_first(settings.trainer.processes):
+        summary = survey(settings, learner.dataset.shape, len(learner.dataset.classes))
+        console.print(model_table(summary, settings.model.max_contraction))
 
 
 def _handed_over(settings: Settings, data: Any) -> tuple[Settings, Dataset | None]:

@@ -55,7 +55,8 @@ def _sentence(found: Fidelity, images: int) -> str:
         measured += " Some blocks do not settle, and have no true gradient."
     elif found.unsettled is not None:
         measured += (
-            f" Free phases end within {100 * found.unsettled:.2g} % of equilibrium, by the certificates of their blocks."
+            # Without a space, at which a terminal would break the line.
+            f" Free phases end within {100 * found.unsettled:.2g}% of equilibrium, by the certificates of their blocks."
         )
     if found.cosine >= FAR:
         return f"Gradient check: {measured}"

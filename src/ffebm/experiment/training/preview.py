@@ -10,13 +10,14 @@ from itertools import chain, islice, repeat
 
 import torch
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 
 from ffebm.calibration import calibrate
 from ffebm.diagnostics import fidelity
 from ffebm.experiment.data import Batches
 from ffebm.experiment.settings import Settings
+from ffebm.experiment.tables import titled
 from ffebm.experiment.training.calibrating import SAMPLES, calibrations_of, few_samples
 from ffebm.experiment.training.gradient_check import SAMPLES as CHECKED
 from ffebm.experiment.training.learner import Learner
@@ -71,14 +72,13 @@ def preview(settings: Settings, console: Console | None = None, begun: float | N
     return Preview(summary, learner.steps, _step_seconds(learner), start, calibrations, test, settings.trainer.epochs)
 
 
-def model_table(summary: Summary, limit: float | None = None) -> Table:
+def model_table(summary: Summary, limit: float | None = None) -> Group:
     """The parts of a model, narrow enough for a small terminal.
 
     Args:
         limit: on the contraction of blocks, where their weights are not known yet.
     """
-    caption = "MACs: multiply-accumulates for a sample; those of a block are of one sweep"
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, caption=caption, caption_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("part", no_wrap=True)
     table.add_column("layers")
     table.add_column("parameters", justify="right", no_wrap=True)
@@ -97,7 +97,7 @@ def model_table(summary: Summary, limit: float | None = None) -> Table:
         table.add_row(row.part, shapes, f"{row.parameters:,}", macs, leaves)
     table.add_section()
     table.add_row("all", "", f"{summary.parameters:,}", "", "")
-    return table
+    return titled("", table, "MACs: multiply-accumulates for a sample; those of a block are of one sweep")
 
 
 def _step_seconds(learner: Learner) -> float:
