@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import typer
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
@@ -26,9 +28,11 @@ from typer.testing import CliRunner
 
 from ffebm.experiment import command_line
 from ffebm.experiment.command_line.console import print_json
+from ffebm.experiment.command_line.training import _follow
 from ffebm.experiment.errors import UserError
-from ffebm.experiment.run import Run
+from ffebm.experiment.run import Run, resume_command
 from ffebm.experiment.tables import titled
+from ffebm.experiment.training import Learner, Stopped
 from ffebm.experiment.training.progress import fitting
 from test_data import write_cifar10
 
@@ -550,6 +554,20 @@ def test_a_run_stopped_by_sigterm_resumes_to_the_same_weights(tmp_path: Path) ->
 
     one, other = (load_file(tmp_path / name / "weights.safetensors") for name in ("whole", "stopped"))
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_command_to_go_on_with_stands_on_a_line_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def stopped() -> Learner:
+        raise Stopped(signal.SIGINT, "after step 7; nothing is lost")
+
+    run = Run(tmp_path / "a-folder-with-a-name-that-is-longer-than-a-terminal-is-wide")
+    with pytest.raises(typer.Exit):
+        _follow(run, True, True, stopped)
+    assert resume_command(run) in capsys.readouterr().err.splitlines()
 
 
 def test_two_processes_train_like_one(tmp_path: Path) -> None:
