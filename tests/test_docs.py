@@ -142,6 +142,20 @@ def test_modules_of_the_library_show_their_own_names_alone() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", ffebm.__version__)
 
 
+def test_modules_of_the_tool_show_their_own_names_alone() -> None:
+    """All but those of data, which the test above looks at."""
+    folder = ROOT / "src" / "ffebm" / "experiment"
+    files = {*folder.rglob("*.py")} - {*(folder / "data").glob("*.py"), folder / "evaluation.py", folder / "pictures.py"}
+    names = {".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__") for path in files}
+    assert len(names) > 60
+    for name in names:
+        module = import_module(name)
+        assert dir(module) == sorted(module.__all__), name
+        assert all(hasattr(module, key) for key in module.__all__), name
+        public = {key for key, value in vars(module).items() if getattr(value, "__module__", "") == name and key[0] != "_"}
+        assert {key for key in public if isinstance(vars(module)[key], type | FunctionType)} <= set(module.__all__), name
+
+
 def test_three_estimators() -> None:
     out = run(sys.executable, "examples/three_estimators.py", "--epochs", "1")
     for name in ("EP, centered", "EP, positive", "ID", "recurrent backprop", "BPTT"):

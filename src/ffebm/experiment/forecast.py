@@ -15,6 +15,9 @@ from ffebm.experiment.settings.duration import in_words
 from ffebm.model import FFEBM
 from ffebm.summary import Summary
 
+__all__ = ["sketch", "survey", "warning_of_slow_steps"]
+__dir__ = __all__.copy
+
 SLOW, FAST = 1e10, 1e12  # multiply-accumulates a second: rough guesses at two CPU cores and a GPU, for a warning
 PATIENCE = 60.0  # seconds that a step may take without remark
 

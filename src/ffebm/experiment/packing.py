@@ -11,6 +11,9 @@ from torch import Tensor
 
 from ffebm.experiment.sealed import SealError, seal, unseal
 
+__all__ = ["STRUCTURE", "SUFFIX", "packed", "unpacked"]
+__dir__ = __all__.copy
+
 STRUCTURE = "structure"
 SUFFIX = ".safetensors"
 LARGEST = 1 << 23  # bytes of the structure: twenty thousand epochs are less

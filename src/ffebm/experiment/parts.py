@@ -14,6 +14,9 @@ from ffebm.experiment.faults import PartError, faults_of, named_parts
 from ffebm.experiment.settings import SettingsError
 from ffebm.experiment.settings.sections import Parts
 
+__all__ = ["check_parts", "made", "part", "trust"]
+__dir__ = __all__.copy
+
 _trusted = True  # a program that calls this library runs code of its own anyway
 
 

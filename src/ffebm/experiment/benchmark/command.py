@@ -33,6 +33,9 @@ from ffebm.experiment.tables import titled
 from ffebm.experiment.trained import load_trained
 from ffebm.model import FFEBM
 
+__all__ = ["GRID", "cells", "named_after", "of_run", "parse", "prepared", "run_benchmark", "selected", "summary"]
+__dir__ = __all__.copy
+
 BATCH = 128
 USUAL = ("conv12:0.125:128",)
 GRID = (

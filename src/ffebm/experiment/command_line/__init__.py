@@ -23,6 +23,9 @@ from ffebm.experiment.command_line.training import train
 from ffebm.experiment.errors import Remark, UserError
 from ffebm.experiment.processes import process_rank
 
+__all__ = ["about", "app", "main"]
+__dir__ = __all__.copy
+
 app = typer.Typer(
     cls=Group,
     no_args_is_help=True,

@@ -17,6 +17,24 @@ from rich.table import Table
 from ffebm.checks import brief_name
 from ffebm.experiment.errors import UserError
 
+__all__ = [
+    "EPILOGS",
+    "MOST",
+    "Command",
+    "DataOption",
+    "JsonOption",
+    "RunArgument",
+    "examples",
+    "named",
+    "notes",
+    "out",
+    "percent",
+    "preset_completions",
+    "print_json",
+    "print_table",
+]
+__dir__ = __all__.copy
+
 Command = TypeVar("Command", bound=Callable[..., None])
 
 notes = Console(stderr=True)  # progress and remarks

@@ -16,6 +16,9 @@ from ffebm.experiment.errors import UserError
 if TYPE_CHECKING:
     from ffebm.experiment.settings import Model
 
+__all__ = ["presets", "settings"]
+__dir__ = __all__.copy
+
 
 @examples("ffebm presets", "ffebm presets cifar10-l12-bs2 > my.toml", "ffebm train my.toml", "ffebm presets --json")
 def presets(

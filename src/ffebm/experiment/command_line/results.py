@@ -27,6 +27,9 @@ from ffebm.experiment.errors import UserError
 from ffebm.experiment.places import SETTINGS, check_is_run, find_data
 from ffebm.experiment.tables import titled
 
+__all__ = ["evaluate", "export", "predict", "report"]
+__dir__ = __all__.copy
+
 
 @examples(
     "ffebm evaluate runs/digits-20270101-120000",

@@ -11,6 +11,9 @@ import typer
 from ffebm.experiment.command_line.console import MOST, DataOption, JsonOption, examples, named, notes, out, print_json
 from ffebm.experiment.errors import UserError
 
+__all__ = ["bench"]
+__dir__ = __all__.copy
+
 
 @examples(
     "ffebm bench                   # 12 layers, an eighth of the width, batch 128",

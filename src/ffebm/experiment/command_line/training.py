@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from ffebm.experiment.settings import Settings
     from ffebm.experiment.training import Learner
 
+__all__ = ["train"]
+__dir__ = __all__.copy
+
 LOADING = "Loading torch and Lightning …"
 
 

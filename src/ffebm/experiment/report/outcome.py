@@ -14,6 +14,20 @@ from ffebm.experiment.reproduction.published import Published
 from ffebm.experiment.run import Run
 from ffebm.experiment.settings import Score, Settings
 
+__all__ = [
+    "GRADIENTS",
+    "Comparison",
+    "Outcome",
+    "accuracy_table",
+    "comparisons_of",
+    "recipe_label",
+    "spread",
+    "tables",
+    "time_table",
+    "with_error",
+]
+__dir__ = __all__.copy
+
 GRADIENTS = {"ep": "EP", "id": "ID", "recurrent-backprop": "RBP", "bptt": "BPTT"}
 
 

@@ -26,6 +26,9 @@ from ffebm.experiment.reproduction.static import Static
 from ffebm.experiment.reproduction.static_figures import bars_figure, transients_figure
 from ffebm.experiment.run import Run, RunError, remake_command
 
+__all__ = ["compose", "write_report"]
+__dir__ = __all__.copy
+
 
 def write_report(
     folder: Path,

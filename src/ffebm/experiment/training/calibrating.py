@@ -21,6 +21,9 @@ from ffebm.gradient import GradientEstimator
 from ffebm.model import FFEBM
 from ffebm.relaxation import Relaxation
 
+__all__ = ["SAMPLES", "Calibrating", "calibrations_of", "few_samples", "next_calibration", "on_its_own"]
+__dir__ = __all__.copy
+
 SAMPLES = 32  # training images that calibration looks at
 SOONEST, LATEST = 100, 1000  # steps between two calibrations: weights change fastest in the beginning
 

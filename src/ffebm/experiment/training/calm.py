@@ -7,6 +7,9 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+__all__ = ["calm"]
+__dir__ = __all__.copy
+
 
 @contextmanager
 def calm() -> Iterator[None]:

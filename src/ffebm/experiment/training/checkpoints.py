@@ -20,6 +20,9 @@ from ffebm.experiment.files import write_atomically
 from ffebm.experiment.packing import packed
 from ffebm.experiment.run import Run, RunError, read_checkpoint, step_of
 
+__all__ = ["AtomicCheckpointIO", "Checkpoints", "Stopped"]
+__dir__ = __all__.copy
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 TOGETHER = 1.0  # seconds within which two signals are one: `timeout` sends it to the process and to its group
 

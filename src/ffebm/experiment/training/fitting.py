@@ -41,6 +41,9 @@ from ffebm.experiment.training.preview import model_table
 from ffebm.experiment.training.progress import Progress, Recorder
 from ffebm.experiment.training.resumable import Pattern, check_resumable
 
+__all__ = ["resume", "train"]
+__dir__ = __all__.copy
+
 
 def train(
     settings: Settings, run: Run | None = None, console: Console | None = None, *, quiet: bool = False, data: Any = None

@@ -16,6 +16,9 @@ from ffebm.experiment.run import Run
 from ffebm.experiment.training.calibrating import few_samples, on_its_own
 from ffebm.experiment.training.learner import HealthError, Learner
 
+__all__ = ["SAMPLES", "GradientCheck"]
+__dir__ = __all__.copy
+
 SAMPLES = 8  # training images that are looked at
 FAR = 0.9  # a smaller cosine hardly leads downhill
 

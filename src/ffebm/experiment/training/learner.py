@@ -24,6 +24,9 @@ from ffebm.experiment.run import Run
 from ffebm.experiment.settings import Settings, SettingsError
 from ffebm.model import FFEBM
 
+__all__ = ["HealthError", "Learner", "epoch_metrics"]
+__dir__ = __all__.copy
+
 
 class HealthError(UserError):
     """Training that cannot go on."""

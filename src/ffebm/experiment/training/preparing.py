@@ -21,6 +21,9 @@ from ffebm.experiment.settings import Settings, SettingsError, Trainer as Traine
 from ffebm.experiment.training.learner import Learner
 from ffebm.start import start_from_data
 
+__all__ = ["prepare", "wrongly_started"]
+__dir__ = __all__.copy
+
 STARTING = 256  # training images that the first weights are scaled by
 
 

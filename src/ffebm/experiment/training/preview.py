@@ -24,6 +24,9 @@ from ffebm.experiment.training.learner import Learner
 from ffebm.experiment.training.preparing import prepare
 from ffebm.summary import Summary
 
+__all__ = ["Preview", "model_table", "preview"]
+__dir__ = __all__.copy
+
 TIMED = 9  # steps at most, of which the median counts
 LONG_ENOUGH = 20.0  # seconds of steps that tell enough, even where they are fewer
 

@@ -18,6 +18,9 @@ from ffebm.experiment.figures import save_curves
 from ffebm.experiment.run import Run
 from ffebm.experiment.training.learner import Learner, epoch_metrics
 
+__all__ = ["Progress", "Recorder", "fitting"]
+__dir__ = __all__.copy
+
 FORGET = 0.98  # of what the bar shows, per step: it averages over about fifty
 QUIET = 600  # seconds between lines in an epoch where there is no terminal to draw a bar on
 DRAWN = 60  # seconds between pictures of the curves

@@ -18,6 +18,9 @@ from ffebm.experiment.training.calibrating import LATEST
 from ffebm.experiment.training.calm import calm
 from ffebm.experiment.training.learner import Learner
 
+__all__ = ["Pattern", "check_resumable"]
+__dir__ = __all__.copy
+
 
 @dataclass(frozen=True)
 class Pattern:
