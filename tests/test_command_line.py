@@ -30,6 +30,8 @@ from ffebm.experiment import command_line
 from ffebm.experiment.command_line.console import print_json
 from ffebm.experiment.command_line.training import _follow
 from ffebm.experiment.errors import UserError
+from ffebm.experiment.report import write_report
+from ffebm.experiment.report.document import Picture
 from ffebm.experiment.run import Run, resume_command
 from ffebm.experiment.tables import titled
 from ffebm.experiment.training import Learner, Stopped
@@ -263,6 +265,14 @@ def test_evaluation_is_of_the_whole_test_set(run: Path) -> None:
     assert list(found["classes"].values()) == pytest.approx(list(accuracies))
     assert f"{100 * found['top1']:.2f} %" in shown
     assert (run / "confusion.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_report_of_one_run_has_a_picture_of_its_confusions(run: Path, tmp_path: Path) -> None:
+    call("evaluate", run)
+    found = write_report(tmp_path / "report", "Mine", runs=[Run.open(run)])
+    (confusions,) = (part for part in found.sections[0].parts if isinstance(part, Picture))
+    assert "360 test images" in confusions.title
+    assert confusions.content.startswith(b"\x89PNG")
 
 
 def test_evaluation_falls_back_on_a_checkpoint(run: Path, tmp_path: Path) -> None:
