@@ -302,6 +302,7 @@ def test_a_csv_logger_beside_tensorboard() -> None:
         (f'parts.callbacks=["{MODULE}:Failing"]', r"`parts.callbacks` \({0}:Failing\) raised KeyError at {0}.py:\d+: 'lost'"),
         (f'parts.callbacks=["{MODULE}:confused"]', r"`parts.callbacks` \({0}:confused\) raised RuntimeError .*test_los"),
         (f'parts.callbacks=["{MODULE}:Dated"]', "The callback Dated remembers what no checkpoint can hold.*got date"),
+        (f"parts.model={MODULE}:asgd", r"cannot be called with 3 arguments: it takes \(parameters, settings\)"),
         ("parts.model=unreadable:model", r"`parts.model` \(unreadable:model\) raised SyntaxError at unreadable.py:2"),
         ("parts.model=incomplete:model", r"raised ModuleNotFoundError at incomplete.py:1: No module named 'not_there'"),
         ("parts.logger=wandb", "which is not installed: `pip install wandb`"),

@@ -74,21 +74,32 @@ def made(key: str, name: str, kind: type, *arguments: Any) -> Any:
     """The object that a setting names, or what that returns for these arguments; it must be of a kind."""
     found = part(key, name)
     if callable(found) and not isinstance(found, kind):
+        taken = _taken(found, arguments)
+        if taken is None:
+            raise SettingsError(
+                f"`{key}` names {brief_name(name)}, which cannot be called with {len(arguments)} "
+                f"argument{'s' if len(arguments) > 1 else ''}: it takes {brief_name(str(inspect.signature(found)))}."
+            )
         with faults_of(key, name):
-            found = found(*_taken(found, arguments))
+            found = found(*taken)
     if not isinstance(found, kind):
         raise SettingsError(f"`{key}` names {brief_name(name)}, which is a {type(found).__name__} and no {kind.__name__}.")
     return found
 
 
-def _taken(found: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments, or none: many a class of Lightning's needs none, and would take settings for something else."""
+def _taken(found: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The arguments, or none: many a class of Lightning's needs none, and would take settings for something else.
+
+    None where it can be called with neither.
+    """
     try:
         signature = inspect.signature(found)
     except (TypeError, ValueError):  # what is not written in Python need not say what it takes
         return arguments
-    alone = _fits(signature, ())
-    return () if alone and (inspect.isclass(found) or not _fits(signature, arguments)) else arguments
+    alone, together = _fits(signature, ()), _fits(signature, arguments)
+    if alone and (inspect.isclass(found) or not together):
+        return ()
+    return arguments if together else None
 
 
 def _fits(signature: inspect.Signature, arguments: tuple[Any, ...]) -> bool:
