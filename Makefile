@@ -1,4 +1,4 @@
-# Everything runs in .venv, which the first command makes; the only needs are Python 3.11 and make.
+# Everything runs in .venv, which the first command makes; the only needs are Python 3.11–3.13 and make.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 

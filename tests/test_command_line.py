@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import typer
 from PIL import Image
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from ffebm.experiment import command_line
+from ffebm.experiment.command_line.console import print_json
+from ffebm.experiment.command_line.training import _follow
 from ffebm.experiment.errors import UserError
-from ffebm.experiment.run import Run
+from ffebm.experiment.report import write_report
+from ffebm.experiment.report.document import Picture
+from ffebm.experiment.run import Run, resume_command
+from ffebm.experiment.tables import titled
+from ffebm.experiment.training import Learner, Stopped
 from ffebm.experiment.training.progress import fitting
 from test_data import write_cifar10
 
@@ -88,8 +103,39 @@ def test_help_of_every_command_has_examples(command: tuple[str, ...]) -> None:
         assert f"ffebm {' '.join(command)}" in shown.split("Examples")[1]
 
 
+def test_help_shows_its_brackets() -> None:
+    """Rich takes words in brackets for colours, unless they are escaped."""
+
+    def leaves(command: Any) -> Iterator[Any]:
+        for each in getattr(command, "commands", {}).values():
+            yield from leaves(each)
+        yield command
+
+    commands = list(leaves(get_command(command_line.app)))
+    assert len(commands) > 12
+    for command in commands:
+        for words in filter(None, [command.help, *(getattr(parameter, "help", None) for parameter in command.params)]):
+            assert Text.from_markup(words).plain == words.replace("\\[", "["), words
+    assert "[parts]" in call("--help")
+    assert "[KEY=VALUE]" in call("reproduce", "split", "--help")
+
+
 def test_it_says_which_version_it_is() -> None:
     assert call("--version") == f"ffebm {version('ffebm')}\n"
+
+
+def test_titles_and_notes_are_as_wide_as_they_are() -> None:
+    console = Console(width=60, file=io.StringIO())
+    table = Table("a", "b")
+    console.print(titled("what stands over a narrow table [5]", table, "and what stands below it"))
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    assert lines[0] == "what stands over a narrow table [5]"
+    assert lines[-1] == "and what stands below it"
+
+
+def test_a_profile_has_no_room_in_json() -> None:
+    with pytest.raises(UserError, match="--profile shows tables, which --json has no room for"):
+        call("bench", "--profile", "--json")
 
 
 def test_shells_complete_commands_and_options() -> None:
@@ -135,6 +181,13 @@ def test_lines_fit_a_terminal_and_are_one_an_epoch_where_there_is_none(columns: 
     assert fitting(parts, None) == " · ".join(parts)
 
 
+def test_json_has_null_for_what_is_no_number(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"rows": [{"cosine": float("nan"), "ratio": float("inf"), "calls": (1, 2.5)}]})
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {
+        "rows": [{"cosine": None, "ratio": None, "calls": [1, 2.5]}]
+    }
+
+
 def test_json_is_for_programs(run: Path, tmp_path: Path) -> None:
     assert json.loads(call("evaluate", run, "--json")) == json.loads((run / "evaluation.json").read_text())
     presets = json.loads(call("presets", "--json"))
@@ -175,6 +228,11 @@ def test_presets_are_listed_and_printed() -> None:
     for expected in ("cifar10-l12-bs2", "91.7 ± 0.2", "imagenet32-l15", "15 = 7 × 2 + 1", "70.0 ± 0.2"):
         assert expected in shown
     assert 'name = "cifar100"' in call("presets", "cifar100-l15")
+    narrow = shell("presets", COLUMNS="40").stdout  # to a pipe, which is as wide as it must be
+    rows = narrow[: narrow.index("Sweeps:")]
+    assert "91.7 ± 0.2" in rows
+    assert "…" not in narrow
+    assert max(map(len, rows.splitlines())) <= 80, "and a usual terminal has room for it"
 
 
 def test_settings_are_explained() -> None:
@@ -207,6 +265,14 @@ def test_evaluation_is_of_the_whole_test_set(run: Path) -> None:
     assert list(found["classes"].values()) == pytest.approx(list(accuracies))
     assert f"{100 * found['top1']:.2f} %" in shown
     assert (run / "confusion.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_report_of_one_run_has_a_picture_of_its_confusions(run: Path, tmp_path: Path) -> None:
+    call("evaluate", run)
+    found = write_report(tmp_path / "report", "Mine", runs=[Run.open(run)])
+    (confusions,) = (part for part in found.sections[0].parts if isinstance(part, Picture))
+    assert "360 test images" in confusions.title
+    assert confusions.content.startswith(b"\x89PNG")
 
 
 def test_evaluation_falls_back_on_a_checkpoint(run: Path, tmp_path: Path) -> None:
@@ -498,6 +564,20 @@ def test_a_run_stopped_by_sigterm_resumes_to_the_same_weights(tmp_path: Path) ->
 
     one, other = (load_file(tmp_path / name / "weights.safetensors") for name in ("whole", "stopped"))
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_command_to_go_on_with_stands_on_a_line_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def stopped() -> Learner:
+        raise Stopped(signal.SIGINT, "after step 7; nothing is lost")
+
+    run = Run(tmp_path / "a-folder-with-a-name-that-is-longer-than-a-terminal-is-wide")
+    with pytest.raises(typer.Exit):
+        _follow(run, True, True, stopped)
+    assert resume_command(run) in capsys.readouterr().err.splitlines()
 
 
 def test_two_processes_train_like_one(tmp_path: Path) -> None:

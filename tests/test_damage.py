@@ -285,6 +285,10 @@ class TestCheckpoints:
         assert found["scalar"] == content["scalar"]
         for key in ("numbers", "by number"):
             assert found[key] == content[key]
+        twice = torch.tensor([1.0, 2.0, 3.0])
+        (tmp_path / "file").write_bytes(packed({"one": twice, "other": twice, "part": twice[1:]}))
+        found = unpacked(tmp_path / "file")
+        assert [found[key].tolist() for key in ("one", "other", "part")] == [[1, 2, 3], [1, 2, 3], [2, 3]]
         with pytest.raises(TypeError, match="got set"):
             packed({"x": {1}})
 

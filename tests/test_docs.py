@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -16,13 +17,15 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from typer.main import get_command
 
 import ffebm
 from ffebm import UnsettledWarning
-from ffebm.experiment import command_line
+from ffebm.experiment import Run, command_line, train
 from ffebm.experiment.benchmark.command import selected
 from ffebm.experiment.benchmark.speed import Measurement
+from ffebm.experiment.export import export
 from ffebm.experiment.preset import preset_names, read_preset, read_preset_or_file
 from ffebm.experiment.settings import documented
 from ffebm.testing import EnergyConformance
@@ -35,14 +38,41 @@ def blocks(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
+def trained() -> None:
+    """What a page speaks of that shows what to do with it: a run, pictures, and a file of ONNX."""
+    settings = read_preset("digits", ["model.channels=[4, 4]", "model.pooled=[]", "trainer.epochs=1", "trainer.batch=256"])
+    train(settings, Run.create(Path("runs/mine"), ""), quiet=True)
+    for name in ("cat.png", "dog.jpg"):
+        Image.new("RGB", (20, 30), "white").save(name)
+    export(ffebm.load("runs/mine"), Path("model.onnx"))
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
 def test_code_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In order, in one namespace per page, as a reader would paste them."""
     monkeypatch.chdir(tmp_path)  # runs go below the folder where they are begun
+    if page.name == "take-away.md":
+        trained()
     namespace: dict[str, object] = {"__name__": "page"}
     for code in blocks(page):
         exec(compile(code, str(page), "exec"), namespace)
     assert len(namespace) > 3
+
+
+def test_the_package_declares_the_pythons_that_the_readme_names() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    assert declared == ["3.11", "3.12", "3.13"]
+    assert project["requires-python"] == f">={declared[0]}"
+    for page in ("README.md", "docs/quickstart.md"):
+        assert f"Python {declared[0]}–{declared[-1]}" in (ROOT / page).read_text(), page
+    assert f"{sys.version_info.major}.{sys.version_info.minor}" in declared
+
+
+@pytest.mark.parametrize("name", ["data.md", "take-away.md"])
+def test_code_fits_its_box_on_the_site(name: str) -> None:
+    fences = re.findall(r"^```.*?^```", (ROOT / "docs" / name).read_text(), re.DOTALL | re.MULTILINE)
+    assert max(len(line) for fence in fences for line in fence.splitlines()) <= 90
 
 
 def test_a_fast_session_takes_under_40_lines_and_a_noisy_system_under_15() -> None:
@@ -76,6 +106,23 @@ def test_the_readme_example_learns_in_fifteen_lines() -> None:
     exec(code, namespace)
     assert namespace["loss"].item() < 0.3  # ln 4 = 1.39 at the start
     assert namespace["block"].residual.max() <= 1e-4
+
+
+def test_the_readme_begins_with_its_example_and_ends_with_links() -> None:
+    """Title, a line, the example, a figure, why the gradients are trusted, how to install, links: all else is a page."""
+    text = (ROOT / "README.md").read_text()
+    begin = text[: text.index("```python")].split("\n\n")
+    assert len([part for part in begin if part]) == 2, "a title and a line"
+    assert re.findall(r"^## (.*)", text, re.MULTILINE) == [
+        "Why trust the gradients",
+        "Two commands",
+        "Install it elsewhere",
+        "Read on",
+    ]
+    links = text[text.index("## Read on") :]
+    assert all(len(line) <= 128 for line in links.splitlines())
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")}
+    assert pages - set(re.findall(r"docs/([\w-]+\.md)", links)) == {"scaling.md", "security.md", "speed-grid.md"}
 
 
 def longest_step(namespace: dict[str, Any]) -> float:
@@ -143,6 +190,20 @@ def test_modules_of_the_library_show_their_own_names_alone() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", ffebm.__version__)
 
 
+def test_modules_of_the_tool_show_their_own_names_alone() -> None:
+    """All but those of data, which the test above looks at."""
+    folder = ROOT / "src" / "ffebm" / "experiment"
+    files = {*folder.rglob("*.py")} - {*(folder / "data").glob("*.py"), folder / "evaluation.py", folder / "pictures.py"}
+    names = {".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__") for path in files}
+    assert len(names) > 60
+    for name in names:
+        module = import_module(name)
+        assert dir(module) == sorted(module.__all__), name
+        assert all(hasattr(module, key) for key in module.__all__), name
+        public = {key for key, value in vars(module).items() if getattr(value, "__module__", "") == name and key[0] != "_"}
+        assert {key for key in public if isinstance(vars(module)[key], type | FunctionType)} <= set(module.__all__), name
+
+
 def test_three_estimators() -> None:
     out = run(sys.executable, "examples/three_estimators.py", "--epochs", "1")
     for name in ("EP, centered", "EP, positive", "ID", "recurrent backprop", "BPTT"):
@@ -188,13 +249,13 @@ def test_accuracies_in_the_readme_are_those_of_the_results() -> None:
     assert list(map(float, quoted)) == [measured["0.5"], measured["none"]]
 
 
-def test_speed_in_the_readme_is_that_of_the_results() -> None:
+def test_speed_on_the_first_page_is_that_of_the_results() -> None:
     """At equal cosines, with the paper's sweeps at both nudges beside it."""
     known = [Measurement(**row) for row in json.loads((ROOT / "results/speed/trained/speed.json").read_text())["rows"]]
     nets = {row.net: {each.method: each for each in selected([r for r in known if r.net == row.net])} for row in known}
     limited, tight = (nets[f"bs2-limit-{limit}-2-epochs-seed0"] for limit in ("0.5", "0.2"))
-    text = " ".join((ROOT / "README.md").read_text().split())
-    assert f"[{limited['small-signal ep, ≥ 0.999'].ratio:.1f} times as long](results/speed/trained/speed.md)" in text
+    text = " ".join((ROOT / "docs" / "index.md").read_text().split())
+    assert f"[{limited['small-signal ep, ≥ 0.999'].ratio:.1f} times as long](speed.md)" in text
     assert f"with a limit of 0.2 {tight['small-signal ep, ≥ 0.999'].ratio:.1f} times" in text
     paper, small = (limited[name] for name in ("ep, paper", "ep, paper, β 0.02"))
     assert f"take {paper.ratio:.1f} times, for a smallest cosine of {paper.cosine:.3f} at its β of 0.2" in text

@@ -21,14 +21,16 @@ from PIL import Image
 from ffebm.checks import one_line
 from ffebm.experiment.benchmark.figure import save_speed
 from ffebm.experiment.benchmark.speed import Measurement
+from ffebm.experiment.data import Description
 from ffebm.experiment.figures import confusion_figure, picture, save_curves, shown
 from ffebm.experiment.preset import read_preset
 from ffebm.experiment.report import write_report
 from ffebm.experiment.report.accuracy_figure import accuracy_figure
-from ffebm.experiment.report.document import Document, Listing, Section, Table, Text
+from ffebm.experiment.report.document import Chart, Document, Listing, Section, Table, Text
 from ffebm.experiment.report.markdown import markdown
-from ffebm.experiment.report.outcome import Comparison, Outcome
+from ffebm.experiment.report.outcome import Comparison, Outcome, comparisons_of
 from ffebm.experiment.report.page import page
+from ffebm.experiment.report.writing import compose
 from ffebm.experiment.reproduction import static as analysis
 from ffebm.experiment.reproduction.static import Layer, Static
 from ffebm.experiment.reproduction.static_figures import bars_figure, transients_figure
@@ -169,6 +171,43 @@ def test_a_report_of_hostile_runs_is_written(name: str, tmp_path: Path) -> None:
     assert "<b>|" not in (tmp_path / "report" / "report.html").read_text("utf-8")
     assert json.loads((tmp_path / "report" / "report.json").read_text())["title"] == name
     assert (tmp_path / "report" / "accuracy.svg").read_text().startswith("<?xml")
+
+
+def settled(folder: Path, *overrides: str) -> Run:
+    """A run of one epoch, by a preset with some settings changed."""
+    made = run(folder, "")
+    read_preset("digits", ["trainer.epochs=1", *overrides]).save(made.settings_file)
+    made.save_description(Description("digits", (1, 8, 8), tuple("0123456789"), (0.3,), (0.4,)))
+    return made
+
+
+def test_recipes_of_one_description_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    pair = ["optimiser.learning_rate=0.001", "optimiser.learning_rate=0.01"]
+    runs = [settled(tmp_path / name, rate, f"seed={seed}") for name, rate in zip("ab", pair, strict=True) for seed in (0,)]
+    assert [row.label for row in comparisons_of(runs)] == ["a", "b"]
+    curves = next(part for part in compose("", runs, [], [], [], [], {}).sections[1].parts if isinstance(part, Chart)).curves
+    assert [curve.name for curve in curves] == ["a, EP, seed 0", "b, EP, seed 0"]
+    assert len({curve.colour for curve in curves}) == 2
+    again = settled(tmp_path / "c", pair[0], "seed=1")
+    assert [row.label for row in comparisons_of([*runs, again])] == ["a, c", "b"], "seeds of a recipe stay together"
+    other = settled(tmp_path / "x" / "a", "optimiser.learning_rate=0.1")
+    assert [row.label for row in comparisons_of([runs[0], other])] == [str(tmp_path / "a"), str(tmp_path / "x" / "a")]
+    alone = comparisons_of([runs[0], settled(tmp_path / "d", pair[0], "seed=3")])
+    assert [row.label for row in alone] == [read_preset("digits").description], "one recipe needs no other name"
+
+
+def test_a_report_of_one_run_has_its_outcome_and_its_model(tmp_path: Path) -> None:
+    only = settled(tmp_path / "mine")
+    found = write_report(tmp_path / "report", "Mine", runs=[only])
+    tables = [part for section in found.sections for part in section.parts if isinstance(part, Table)]
+    outcome, model = tables
+    assert ("test accuracy", "50.00 %") in outcome.rows
+    assert ("epochs", "1 of 1") in outcome.rows
+    assert [row[0] for row in model.rows] == ["stage 1", "block 1", "stage 2", "block 2", "readout", "all"]
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert "paper" not in text.split("How this was made")[0], "which has no result beside a run of one's own"
+    assert not any(all(not row[column] for row in table.rows) for table in tables for column in range(len(table.header)))
+    assert not (tmp_path / "report" / "accuracy.png").exists(), "one run is no comparison"
 
 
 NAMED = (

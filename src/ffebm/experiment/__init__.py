@@ -16,13 +16,11 @@ _PLACES = {  # loaded when they are asked for: training loads Lightning
     "resume": "ffebm.experiment.training",
     "train": "ffebm.experiment.training",
 }
+__all__ = sorted(_PLACES)  # pyright: ignore[reportUnsupportedDunderAll]
+__dir__ = __all__.copy
 
 
 def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_PLACES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(_PLACES)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import ctypes
 import sys
 
+__all__ = ["keep_freed_memory"]
+__dir__ = __all__.copy
+
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # glibc's names for them: malloc.h
 LARGEST = 2**31 - 1
 

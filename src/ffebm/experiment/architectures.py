@@ -22,6 +22,9 @@ from ffebm.model import FFEBM
 from ffebm.pooling import AveragePool, MaxPool, SoftPool
 from ffebm.relaxation import FixedPoint, Relaxed
 
+__all__ = ["build_estimator", "build_model", "static_analysis"]
+__dir__ = __all__.copy
+
 POOLS = {"max": MaxPool, "average": AveragePool, "soft": SoftPool}
 
 

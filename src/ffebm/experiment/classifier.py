@@ -20,6 +20,9 @@ from ffebm.experiment.settings import Settings
 from ffebm.experiment.trained import finite, load_trained, usable
 from ffebm.model import FFEBM
 
+__all__ = ["Classifier", "Guesses", "Picture", "Prediction", "predict_images"]
+__dir__ = __all__.copy
+
 Picture = Tensor | np.ndarray | Image.Image | str | Path
 Guesses = list[tuple[str, float]]  # class and probability, the likeliest first
 

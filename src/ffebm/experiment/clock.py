@@ -1,5 +1,8 @@
 """Durations, as people read them."""
 
+__all__ = ["clock"]
+__dir__ = __all__.copy
+
 
 def clock(seconds: float) -> str:
     """Hours, minutes and seconds.

@@ -13,6 +13,9 @@ from typing import Any
 
 import torch
 
+__all__ = ["describe_environment"]
+__dir__ = __all__.copy
+
 PACKAGES = ("ffebm", "torch", "lightning", "numpy", "pydantic", "safetensors", "scikit-learn")
 
 

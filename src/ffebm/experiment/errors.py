@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+__all__ = ["DataError", "Remark", "RunError", "UserError"]
+__dir__ = __all__.copy
+
 
 class Remark(UserWarning):
     """Something that a person should know; the command line shows it as a line."""

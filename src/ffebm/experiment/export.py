@@ -19,6 +19,9 @@ from ffebm.experiment.classifier import Classifier
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.files import write_atomically
 
+__all__ = ["Exported", "Written", "export"]
+__dir__ = __all__.copy
+
 CHECKED = 4  # images that the file must see as the model does
 CLOSE = 1e-3  # by how much logits may differ, in units of the largest: both round, and a file makes a fixed number of sweeps
 INPUT, OUTPUT = "images", "logits"

@@ -14,6 +14,9 @@ from matplotlib.ticker import MaxNLocator
 from ffebm.checks import one_line
 from ffebm.experiment.files import write_atomically
 
+__all__ = ["confusion_figure", "picture", "save_curves", "shown"]
+__dir__ = __all__.copy
+
 TRAIN, TEST = "#8c96a3", "#1b62a5"
 
 

@@ -13,6 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+__all__ = ["open_to_append", "read_regular", "write_atomically", "write_json"]
+__dir__ = __all__.copy
+
 
 def write_atomically(path: Path, content: bytes | memoryview | Callable[[IO[bytes]], object]) -> None:
     """Put `content`, or what it writes, at `path`: under another name first, flushed to disk, then renamed.

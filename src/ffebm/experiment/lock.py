@@ -11,6 +11,9 @@ from typing import IO
 
 from ffebm.experiment.files import open_to_append
 
+__all__ = ["locked"]
+__dir__ = __all__.copy
+
 try:
     import fcntl
 except ImportError:  # Windows

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 from ffebm.checks import one_line
 
+__all__ = ["cell", "code", "escaped", "fence", "span", "table", "text"]
+__dir__ = __all__.copy
+
 # Only what would be read as markup, so that reports stay readable as they are: an underscore inside a word is not, for example.
 _MARKUP = re.compile(
     r"""

@@ -9,6 +9,9 @@ from ffebm.checks import brief_name
 from ffebm.experiment.errors import DataError, RunError
 from ffebm.experiment.settings.paths import folder_in_environment
 
+__all__ = ["BUNDLED", "GIVEN", "OWN", "PLACES", "SETTINGS", "Place", "check_is_run", "find_data"]
+__dir__ = __all__.copy
+
 SETTINGS = "settings.toml"  # what makes a folder a run
 BUNDLED = "digits"  # the data set that needs no files
 OWN = "folder"  # the data set that is whatever the folder holds

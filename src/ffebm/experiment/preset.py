@@ -11,6 +11,9 @@ from ffebm.checks import brief_name
 from ffebm.experiment.settings import Settings, SettingsError, read_settings
 from ffebm.experiment.settings.reading import closest
 
+__all__ = ["DEFAULT", "FOLDER", "preset_names", "read_preset", "read_preset_or_file"]
+__dir__ = __all__.copy
+
 FOLDER = Path(str(resources.files("ffebm.experiment") / "presets"))
 DEFAULT = "digits"
 

@@ -7,6 +7,9 @@ import signal
 import sys
 import threading
 
+__all__ = ["LEASH", "follow_leash", "is_first", "process_rank"]
+__dir__ = __all__.copy
+
 LEASH = "FFEBM_LEASH"  # set for a process whose standard input lasts as long as the one that started it
 
 

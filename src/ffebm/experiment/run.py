@@ -29,6 +29,9 @@ from ffebm.experiment.places import SETTINGS, check_is_run
 from ffebm.experiment.sealed import SealError, UnsealedError, seal, unseal
 from ffebm.experiment.settings import Settings, read_settings
 
+__all__ = ["COLUMNS", "LARGEST", "Run", "check_row", "read_checkpoint", "remake_command", "resume_command", "step_of"]
+__dir__ = __all__.copy
+
 PATIENCE = 8.0  # seconds that a lock is waited for: helpers of a killed process hold it a little longer
 LARGEST = 1 << 22  # bytes of a file of texts in a run folder: twenty thousand epochs are less
 COLUMNS = ("epoch", "step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "test_top5", "residual", "seconds")

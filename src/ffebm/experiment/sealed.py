@@ -12,6 +12,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+__all__ = ["SealError", "UnsealedError", "seal", "unseal"]
+__dir__ = __all__.copy
+
 SEAL = "sha256"
 
 

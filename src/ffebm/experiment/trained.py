@@ -14,6 +14,9 @@ from ffebm.experiment.forecast import sketch
 from ffebm.experiment.run import Run, RunError
 from ffebm.model import FFEBM
 
+__all__ = ["finite", "load_trained", "usable"]
+__dir__ = __all__.copy
+
 
 def load_trained(run: Run, data: Description | None = None) -> tuple[FFEBM, str]:
     """The model with the weights of a run, in evaluation mode and single precision, and the file that they came from.

@@ -19,3 +19,4 @@ __all__ = [
     "inference_memory",
     "measure",
 ]
+__dir__ = __all__.copy

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
@@ -29,8 +29,12 @@ from ffebm.experiment.files import write_atomically
 from ffebm.experiment.markup import code, table, text
 from ffebm.experiment.preset import read_preset
 from ffebm.experiment.run import Run
+from ffebm.experiment.tables import titled
 from ffebm.experiment.trained import load_trained
 from ffebm.model import FFEBM
+
+__all__ = ["GRID", "cells", "named_after", "of_run", "parse", "prepared", "run_benchmark", "selected", "summary"]
+__dir__ = __all__.copy
 
 BATCH = 128
 USUAL = ("conv12:0.125:128",)
@@ -186,28 +190,26 @@ def selected(rows: Sequence[Measurement]) -> list[Measurement]:
     return shown
 
 
-def _shown(net: Net, rows: Sequence[Measurement]) -> Table:
-    shown = Table(title=net.label, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+def _shown(net: Net, rows: Sequence[Measurement]) -> Group:
+    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for name in NARROW:
         shown.add_column(name, justify="left" if name in HEADER[:2] else "right", no_wrap=True, min_width=len(name))
     for row in selected(rows):
         shown.add_row(*(cell for name, cell in zip(HEADER, cells(row), strict=True) if name in NARROW))
-    return shown
+    return titled(net.label, shown)
 
 
 def _profile(net: Net, model: FFEBM, x: Tensor, y: Tensor, notes: Console) -> None:
     method, *_ = fixed()
     method.apply(model)
-    blocks = Table(
-        "block", "stage", "free phase", "gradient", title=f"{net.label}: {method.name}, by block", box=box.SIMPLE_HEAD
-    )
+    blocks = Table("block", "stage", "free phase", "gradient", box=box.SIMPLE_HEAD)
     for time in by_block(model, x):
         blocks.add_row(time.block, *(f"{1e3 * part:.1f} ms" for part in (time.stage, time.free, time.gradient)))
-    notes.print(blocks)
-    found = Table("operation", "calls", "time", title="by operation, one step", box=box.SIMPLE_HEAD)
+    notes.print(titled(f"{net.label}: {method.name}, by block", blocks))
+    found = Table("operation", "calls", "time", box=box.SIMPLE_HEAD)
     for name, calls, seconds in by_operation(lambda: step(model, x, y)):
         found.add_row(escape(name), str(calls), f"{1e3 * seconds:.1f} ms")
-    notes.print(found)
+    notes.print(titled("by operation, one step", found))
 
 
 def _write(rows: Sequence[Measurement], output: Path, weights: str) -> None:

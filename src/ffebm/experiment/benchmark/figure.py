@@ -12,6 +12,9 @@ from ffebm.experiment.benchmark.speed import PLAIN, Measurement
 from ffebm.experiment.figures import picture, shown
 from ffebm.experiment.files import write_atomically
 
+__all__ = ["save_speed"]
+__dir__ = __all__.copy
+
 COLOURS = {
     "small-signal ep": "#7b3fa0",
     "ep": "#1b62a5",

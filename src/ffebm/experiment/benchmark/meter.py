@@ -14,6 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+__all__ = ["PeakMemory", "Task", "fastest", "matrix_product", "operations", "peak_memory"]
+__dir__ = __all__.copy
+
 Task = Callable[[], object]
 
 SPAN = 0.5  # seconds of a turn, at most, that a short task is repeated for

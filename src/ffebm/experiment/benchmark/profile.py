@@ -11,6 +11,9 @@ from torch.profiler import ProfilerActivity, profile
 from ffebm.experiment.benchmark.meter import Task, fastest
 from ffebm.model import FFEBM
 
+__all__ = ["BlockTime", "by_block", "by_operation"]
+__dir__ = __all__.copy
+
 
 @dataclass(frozen=True)
 class BlockTime:

@@ -16,6 +16,9 @@ from ffebm.experiment.benchmark.subjects import STEADY, Method, Net, calibrated,
 from ffebm.experiment.data import Dataset
 from ffebm.model import FFEBM
 
+__all__ = ["Measurement", "images", "inference_memory", "measure", "memory", "plain_step", "step", "train"]
+__dir__ = __all__.copy
+
 PLAIN, PEAK = "plain backprop", "matrix product"
 COMPARED = 128  # samples at most, whose gradient is held against the converged one
 UNLIMITED = 32  # likewise where blocks have no limit, and some samples take thousands of sweeps

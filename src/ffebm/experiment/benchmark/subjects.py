@@ -24,6 +24,27 @@ from ffebm.relaxation import FixedPoint
 from ffebm.rules import Order
 from ffebm.start import start_from_data
 
+__all__ = [
+    "CURVES",
+    "FEW",
+    "NETS",
+    "PAPER",
+    "POINTS",
+    "PRESETS",
+    "SMALL_BETA",
+    "STEADY",
+    "Gradient",
+    "Method",
+    "Net",
+    "Schedule",
+    "calibrated",
+    "feedforward",
+    "fixed",
+    "noise",
+    "proposed",
+]
+__dir__ = __all__.copy
+
 PRESETS = {
     "conv6": "cifar10-l6-bs2",
     "conv12": "cifar10-l12-bs2",

@@ -23,6 +23,9 @@ from ffebm.experiment.command_line.training import train
 from ffebm.experiment.errors import Remark, UserError
 from ffebm.experiment.processes import process_rank
 
+__all__ = ["about", "app", "main"]
+__dir__ = __all__.copy
+
 app = typer.Typer(
     cls=Group,
     no_args_is_help=True,
@@ -56,7 +59,7 @@ def about(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Say which version this is, and stop.")
     ] = False,
     trust: Annotated[
-        bool, typer.Option("--trust", help="Run code of your own that settings name under [parts]; goes with every command.")
+        bool, typer.Option("--trust", help="Run code of your own that settings name under \\[parts]; goes with every command.")
     ] = False,
 ) -> None:
     """Train networks that are part digital, part analog: backprop through the digital parts, EP through the analog ones.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,15 +12,35 @@ from typing import Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from ffebm.checks import brief_name
 from ffebm.experiment.errors import UserError
+
+__all__ = [
+    "EPILOGS",
+    "MOST",
+    "Command",
+    "DataOption",
+    "JsonOption",
+    "RunArgument",
+    "examples",
+    "named",
+    "notes",
+    "out",
+    "percent",
+    "preset_completions",
+    "print_json",
+    "print_table",
+]
+__dir__ = __all__.copy
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
 notes = Console(stderr=True)  # progress and remarks
 out = Console(highlight=False)  # results
 
+WIDEST = 1000  # columns of a table that goes to a file
 MOST = 2**31 - 1  # of anything that is counted by an option
 
 
@@ -76,8 +97,22 @@ def examples(*lines: str) -> Callable[[Command], Command]:
 
 
 def print_json(value: Any) -> None:
-    """As JSON, for programs: nothing else goes to the same place."""
-    sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    """As JSON, for programs: nothing else goes to the same place. JSON has no word for what is no finite number but null."""
+    sys.stdout.write(json.dumps(_finite(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def print_table(table: Table) -> None:
+    """With nothing cut off where no terminal is too narrow for it."""
+    console = out if out.is_terminal else Console(file=out.file, width=WIDEST, highlight=False)
+    console.print(table)
 
 
 def percent(share: float) -> str:

@@ -17,6 +17,9 @@ from ffebm.experiment.errors import UserError
 if TYPE_CHECKING:
     from ffebm.experiment.data.condition import Condition
 
+__all__ = ["check", "fetch"]
+__dir__ = __all__.copy
+
 
 @examples("ffebm data check ~/data", "ffebm data check ~/my-pictures")
 def check(

@@ -12,6 +12,9 @@ from typer.core import TyperGroup
 from ffebm.checks import brief_name
 from ffebm.experiment.parts import trust
 
+__all__ = ["Group", "UsageError"]
+__dir__ = __all__.copy
+
 TRUST = "--trust"
 
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # Click's, or that of the copy which newer Typers bring along

@@ -10,11 +10,14 @@ from rich import box
 from rich.table import Table
 
 from ffebm.checks import brief_name
-from ffebm.experiment.command_line.console import JsonOption, examples, out, preset_completions, print_json
+from ffebm.experiment.command_line.console import JsonOption, examples, out, preset_completions, print_json, print_table
 from ffebm.experiment.errors import UserError
 
 if TYPE_CHECKING:
     from ffebm.experiment.settings import Model
+
+__all__ = ["presets", "settings"]
+__dir__ = __all__.copy
 
 
 @examples("ffebm presets", "ffebm presets cifar10-l12-bs2 > my.toml", "ffebm train my.toml", "ffebm presets --json")
@@ -38,7 +41,7 @@ def presets(
         read_preset(name)
         sys.stdout.write((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
         return
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
     for column in ("preset", "layers, blocks", "sweeps", "epochs", "rate", "paper, EP", "paper, ID"):
         table.add_column(column, no_wrap=True)
     for preset in preset_names():
@@ -53,7 +56,7 @@ def presets(
             f"{settings.optimiser.learning_rate:.0e}",
             *(f"{s.top1} ± {s.top1_spread}" + ("" if s.top5 is None else f"\n{s.top5} ± {s.top5_spread}") for s in scores),
         )
-    out.print(table)
+    print_table(table)
     out.print(
         "\nSweeps: free + nudged, at most where they are calibrated or settle. Paper: top-1 accuracy in per cent, top-5 below, "
         "the spread over three seeds; β is 0.2 in all of the paper's. All train by equilibrium propagation unless "

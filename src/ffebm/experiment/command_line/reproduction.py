@@ -18,6 +18,24 @@ from ffebm.experiment.errors import UserError
 if TYPE_CHECKING:
     from ffebm.experiment.reproduction import Launcher
 
+__all__ = [
+    "DevicesOption",
+    "JobsOption",
+    "OutputOption",
+    "OverridesArgument",
+    "PrintOption",
+    "RayOption",
+    "RowsOption",
+    "ScaleName",
+    "ScaleOption",
+    "SeedsOption",
+    "StaticScaleOption",
+    "scaling",
+    "split",
+    "static",
+]
+__dir__ = __all__.copy
+
 ScaleName = Literal["paper", "converged", "tiny"]
 ScaleOption = Annotated[
     ScaleName,

@@ -25,6 +25,10 @@ from ffebm.experiment.command_line.console import (
 )
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.places import SETTINGS, check_is_run, find_data
+from ffebm.experiment.tables import titled
+
+__all__ = ["evaluate", "export", "predict", "report"]
+__dir__ = __all__.copy
 
 
 @examples(
@@ -48,7 +52,7 @@ def evaluate(run: RunArgument, data: DataOption = None, as_json: JsonOption = Fa
         print_json(asdict(found))
         draw_confusions(Run.open(run), found)  # last: who waits for numbers need not wait for a picture
         return
-    table = Table(title=escape(f"{found.name}: {found.images:,} test images"), title_justify="left")
+    table = Table()
     table.add_column("")
     table.add_column("accuracy", justify="right")
     table.add_row("top-1", f"[bold]{percent(found.top1)}[/]")
@@ -58,7 +62,7 @@ def evaluate(run: RunArgument, data: DataOption = None, as_json: JsonOption = Fa
     shown = ranked if len(ranked) <= 20 else [*ranked[:10], ("…", float("nan")), *ranked[-10:]]
     for name, accuracy in shown:
         table.add_row(escape(name), "" if name == "…" else percent(accuracy))
-    out.print(table)
+    out.print(titled(f"{found.name}: {found.images:,} test images", table))
     if not found.own_data:
         words = f"These are not the run's own images, but all that {data} has, without a part for training."
         out.print(escape(words), soft_wrap=True)

@@ -9,6 +9,10 @@ from typing import Annotated
 import typer
 
 from ffebm.experiment.command_line.console import MOST, DataOption, JsonOption, examples, named, notes, out, print_json
+from ffebm.experiment.errors import UserError
+
+__all__ = ["bench"]
+__dir__ = __all__.copy
 
 
 @examples(
@@ -50,6 +54,8 @@ def bench(
     as_json: JsonOption = False,
 ) -> None:
     """Measure gradients: time beside plain backprop, speed beside the machine's peak, memory, and how true they are."""
+    if profile and as_json:
+        raise UserError("--profile shows tables, which --json has no room for: leave out one of them.")
     with notes.status("Loading torch …"):
         from ffebm.experiment.benchmark.command import run_benchmark
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,11 +17,15 @@ from ffebm.experiment.command_line.console import DataOption, examples, named, n
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.places import BUNDLED, OWN, check_is_run, find_data
 from ffebm.experiment.processes import follow_leash, is_first
+from ffebm.experiment.tables import titled
 
 if TYPE_CHECKING:
     from ffebm.experiment.run import Run
     from ffebm.experiment.settings import Settings
     from ffebm.experiment.training import Learner
+
+__all__ = ["train"]
+__dir__ = __all__.copy
 
 LOADING = "Loading torch and Lightning …"
 
@@ -31,7 +36,7 @@ LOADING = "Loading torch and Lightning …"
     "ffebm train cifar10-small --data ~/data --output runs/mine",
     "ffebm train --resume runs/mine",
     "ffebm train folder --data ~/my-pictures  # a folder for every class, or .npz files",
-    "ffebm train cifar10-small --dry-run  # the model, and how long it would take",
+    "ffebm train cifar10-small --data ~/data --dry-run  # the model, and how long it would take",
     "ffebm train my.toml seed=1 'model.split=[2, 2]'",
     "ffebm train cifar100-l15 --data ~/data trainer.devices=8",
 )
@@ -101,15 +106,16 @@ def train(
 
 
 def _preview(settings: Settings) -> None:
+    begun = time.perf_counter()
     with notes.status("Loading torch, and timing a few steps …"):
         from ffebm.experiment.settings.duration import in_words
         from ffebm.experiment.training.preview import model_table, preview
 
-        found = preview(settings, notes)
+        found = preview(settings, notes, begun)
     out.print(model_table(found.summary))
     out.print(
-        f"\n{found.steps:,} steps of {found.step_seconds:.2g} s in {settings.trainer.epochs} epochs, and a test after each: "
-        f"about {in_words(found.seconds)} in one process on this machine.",
+        f"\n{found.steps:,} steps of {found.step_seconds:.2g} s in {settings.trainer.epochs} epochs, and a test of "
+        f"{found.test_seconds:.2g} s after each: about {in_words(found.seconds)} in one process on this machine.",
         soft_wrap=True,
     )
 
@@ -145,9 +151,9 @@ def _follow(run: Run, first: bool, quiet: bool, training: Callable[[], Learner])
         learner = training()
     except Stopped as stop:
         if first:
-            notes.print(f"{stop} Go on with: [bold]{escape(resume_command(run))}[/]", highlight=False)
+            notes.print(f"{stop} Go on with:\n[bold]{escape(resume_command(run))}[/]", highlight=False, soft_wrap=True)
         raise typer.Exit(stop.exit_code if first else 0) from None
-    except (UserError, OSError):
+    except BaseException:
         if first:
             run.discard_if_empty()
         raise
@@ -164,7 +170,7 @@ def _summarise(learner: Learner, run: Run) -> None:
 
     rows, settings = learner.history, learner.settings
     last, best = rows[-1], max(rows, key=lambda row: row["test_accuracy"])
-    table = Table(title=escape(run.folder.name), show_header=False, title_justify="left")
+    table = Table(show_header=False)
     blocks = f"{settings.model.blocks} block{'s' if settings.model.blocks > 1 else ''}"
     table.add_row("model", f"{settings.model.layers} layers in {blocks}, width {settings.model.width:g}")
     table.add_row("gradient", settings.gradient.kind)
@@ -180,4 +186,4 @@ def _summarise(learner: Learner, run: Run) -> None:
         table.add_row(
             "the paper", f"{scores.top1} ± {scores.top1_spread} % (full width and epochs, {scores.hours} h on an A100)"
         )
-    out.print(table)
+    out.print(titled(run.folder.name, table))

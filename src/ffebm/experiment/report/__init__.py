@@ -4,3 +4,4 @@ from ffebm.experiment.report.microscope import Microscope, look, look_if_possibl
 from ffebm.experiment.report.writing import compose, write_report
 
 __all__ = ["Microscope", "compose", "look", "look_if_possible", "write_report"]
+__dir__ = __all__.copy

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+__all__ = ["Chart", "Curve", "Document", "Listing", "Part", "Picture", "Section", "Table", "Text"]
+__dir__ = __all__.copy
+
 
 @dataclass(frozen=True)
 class Text:

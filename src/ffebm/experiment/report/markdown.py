@@ -8,6 +8,9 @@ from ffebm.checks import one_line
 from ffebm.experiment.markup import escaped, fence, span, table, text
 from ffebm.experiment.report.document import Document, Listing, Part, Table, Text
 
+__all__ = ["markdown", "paragraph"]
+__dir__ = __all__.copy
+
 
 def markdown(document: Document) -> str:
     """Texts, tables and listings; charts and pictures are the page's alone."""

@@ -25,6 +25,9 @@ from ffebm.gradient.equilibrium_propagation import LastBlock
 from ffebm.model import FFEBM, ReadoutCost
 from ffebm.relaxation import FixedPoint, Relaxed
 
+__all__ = ["BlockView", "Microscope", "TracedPhase", "look", "look_if_possible"]
+__dir__ = __all__.copy
+
 SWEEPS = 40  # that are traced
 PATIENCE, STILL = 200, 1e-3  # sweeps after which a block counts as not settled, and what it may still move by when it has
 BATCH = 250

@@ -12,6 +12,9 @@ from ffebm.experiment.forecast import survey
 from ffebm.experiment.report.document import Part, Picture, Table, Text
 from ffebm.experiment.run import Run
 
+__all__ = ["one_run"]
+__dir__ = __all__.copy
+
 
 def one_run(run: Run) -> list[Part]:
     """How it went, what it is made of, and what it takes for what, as far as files of the run tell."""

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ffebm.experiment.clock import clock
 from ffebm.experiment.report.document import Table
 from ffebm.experiment.reproduction.published import Published
 from ffebm.experiment.run import Run
 from ffebm.experiment.settings import Score, Settings
+
+__all__ = [
+    "GRADIENTS",
+    "Comparison",
+    "Outcome",
+    "accuracy_table",
+    "comparisons_of",
+    "recipe_label",
+    "spread",
+    "tables",
+    "time_table",
+    "with_error",
+]
+__dir__ = __all__.copy
 
 GRADIENTS = {"ep": "EP", "id": "ID", "recurrent-backprop": "RBP", "bptt": "BPTT"}
 
@@ -46,6 +61,7 @@ class Comparison:
     label: str
     settings: Settings  # of one of its runs
     outcomes: dict[str, Outcome]
+    runs: list[Run] = field(default_factory=list)
 
     def score(self, kind: str) -> Score | None:
         """What the paper prints."""
@@ -74,7 +90,19 @@ def comparisons_of(runs: Sequence[Run]) -> list[Comparison]:
         same = settings.recipe.model_copy(update={"seed": 0, "gradient": gradient}).model_dump_json()
         row = found.setdefault(same, Comparison(recipe_label(settings, run), settings, {}))
         row.outcomes.setdefault(settings.gradient.kind, Outcome()).add(run, settings)
-    return list(found.values())
+        row.runs.append(run)
+    return _told_apart(list(found.values()))
+
+
+def _told_apart(rows: Sequence[Comparison]) -> list[Comparison]:
+    """Recipes of one description, as two versions of a preset, are called by their folders, which somebody has named."""
+    labels = Counter(row.label for row in rows)
+    names = Counter(run.folder.name for row in rows for run in row.runs)
+
+    def folders(row: Comparison) -> str:
+        return ", ".join(run.folder.name if names[run.folder.name] == 1 else str(run.folder) for run in row.runs)
+
+    return [replace(row, label=folders(row)) if labels[row.label] > 1 else row for row in rows]
 
 
 def recipe_label(settings: Settings, run: Run) -> str:

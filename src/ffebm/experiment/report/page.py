@@ -14,6 +14,9 @@ from plotly.offline import get_plotlyjs
 
 from ffebm.experiment.report.document import Chart, Curve, Document, Listing, Part, Picture, Section, Table, Text
 
+__all__ = ["page"]
+__dir__ = __all__.copy
+
 
 def page(document: Document) -> str:
     """The whole file."""

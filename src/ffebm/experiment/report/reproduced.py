@@ -17,6 +17,9 @@ from ffebm.experiment.reproduction.cell import Cell, Stage
 from ffebm.experiment.reproduction.experiments import SCALES, Experiment
 from ffebm.experiment.reproduction.static import read_analyses
 
+__all__ = ["claims", "report_experiment"]
+__dir__ = __all__.copy
+
 AGREE, ALIKE = 1.0, 3.0  # points that EP may be from ID, and blocks of different sizes from each other
 
 

@@ -19,12 +19,15 @@ from ffebm.experiment.report.document import Chart, Curve, Document, Listing, Pa
 from ffebm.experiment.report.markdown import markdown
 from ffebm.experiment.report.microscope import Microscope
 from ffebm.experiment.report.one_run import one_run
-from ffebm.experiment.report.outcome import GRADIENTS, Comparison, comparisons_of, recipe_label, tables
+from ffebm.experiment.report.outcome import GRADIENTS, Comparison, comparisons_of, tables
 from ffebm.experiment.report.page import page
 from ffebm.experiment.reproduction.published import Published
 from ffebm.experiment.reproduction.static import Static
 from ffebm.experiment.reproduction.static_figures import bars_figure, transients_figure
 from ffebm.experiment.run import Run, RunError, remake_command
+
+__all__ = ["compose", "write_report"]
+__dir__ = __all__.copy
 
 
 def write_report(
@@ -84,7 +87,7 @@ def compose(
     if opening:
         sections.append(Section("Results", opening))
     if any(run.metrics() for run in runs):
-        sections.append(Section("Learning curves", _curves(runs)))
+        sections.append(Section("Learning curves", _curves(rows)))
     sections += [Section(f"EP against ID: {analysis.title}", _static(analysis)) for analysis in static]
     sections += [Section(f"Energy microscope: {seen.run}", _microscope(seen)) for seen in microscopes]
     sections.append(Section("How this was made", _origin(runs, static)))
@@ -122,20 +125,18 @@ def _missing(rows: Sequence[Comparison], failures: Mapping[str, str]) -> list[st
     return texts
 
 
-def _curves(runs: Sequence[Run]) -> list[Part]:
+def _curves(compared: Sequence[Comparison]) -> list[Part]:
     """Test accuracy, loss and residual by epoch; a colour for each recipe, dots for ID."""
-    groups: dict[str, int] = {}
     charts = {
         "test_accuracy": Chart("Test accuracy", "epoch", "%", []),
         "train_loss": Chart("Training loss", "epoch", "loss", []),
     }
     charts["residual"] = Chart("Residual of the worst block: what units still moved by", "epoch", "residual", [], log=True)
-    for run in runs:
+    for colour, run, recipe in ((number, run, row.label) for number, row in enumerate(compared) for run in row.runs):
         rows, settings = run.metrics(), run.settings()
-        colour = groups.setdefault(recipe_label(settings, run), len(groups))
         for name, chart in charts.items():
             values = [100 * row[name] if name == "test_accuracy" else row[name] for row in rows]
-            label = f"{recipe_label(settings, run)}, {GRADIENTS[settings.gradient.kind]}, seed {settings.seed}"
+            label = f"{recipe}, {GRADIENTS[settings.gradient.kind]}, seed {settings.seed}"
             epochs = [row["epoch"] for row in rows]
             chart.curves.append(Curve(label, epochs, values, colour, dashed=settings.gradient.kind == "id"))
     return list(charts.values())

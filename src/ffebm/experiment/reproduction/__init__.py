@@ -18,3 +18,4 @@ __all__ = [
     "Scale",
     "Stage",
 ]
+__dir__ = __all__.copy

@@ -12,6 +12,9 @@ from ffebm.experiment.preset import read_preset
 from ffebm.experiment.run import Run, RunError, step_of
 from ffebm.experiment.settings import Settings
 
+__all__ = ["KINDS", "Cell", "Progress", "Stage"]
+__dir__ = __all__.copy
+
 KINDS = ("ep", "id")
 
 

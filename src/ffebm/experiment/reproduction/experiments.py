@@ -16,6 +16,9 @@ from ffebm.experiment.reproduction.published import Published
 from ffebm.experiment.reproduction.recipe import read_recipe
 from ffebm.experiment.settings import IdleError, SettingsError
 
+__all__ = ["EXPERIMENTS", "SCALES", "Experiment", "Scale", "prepare_data"]
+__dir__ = __all__.copy
+
 
 @dataclass(frozen=True)
 class Experiment:

@@ -16,6 +16,9 @@ from ffebm.experiment.errors import UserError
 from ffebm.experiment.files import open_to_append
 from ffebm.experiment.processes import LEASH
 
+__all__ = ["Launcher", "LocalProcesses", "RayCluster"]
+__dir__ = __all__.copy
+
 LOOK = 0.5  # seconds between looks at what runs
 
 

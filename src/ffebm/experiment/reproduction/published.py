@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+__all__ = ["Published"]
+__dir__ = __all__.copy
+
 
 @dataclass(frozen=True)
 class Published:

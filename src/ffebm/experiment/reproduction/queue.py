@@ -23,6 +23,9 @@ from ffebm.experiment.lock import locked
 from ffebm.experiment.reproduction.cell import Cell, Progress, Stage
 from ffebm.experiment.reproduction.launcher import Launcher
 
+__all__ = ["Queue"]
+__dir__ = __all__.copy
+
 GLANCE = 2.0  # seconds between looks at the folders
 
 

@@ -10,6 +10,9 @@ from typing import Any
 
 from ffebm.experiment.settings.reading import read_toml
 
+__all__ = ["FOLDER", "read_recipe"]
+__dir__ = __all__.copy
+
 FOLDER = Path(str(resources.files("ffebm.experiment") / "recipes"))
 
 

@@ -33,6 +33,19 @@ from ffebm.gradient import EquilibriumPropagation, Unrolled
 from ffebm.model import FFEBM
 from ffebm.relaxation import FixedPoint
 
+__all__ = [
+    "Layer",
+    "Static",
+    "analyse",
+    "analyse_initial",
+    "analyse_run",
+    "markdown",
+    "read_analyses",
+    "read_static",
+    "save_static",
+]
+__dir__ = __all__.copy
+
 SAMPLES, SWEEPS, FREE, BETA, VARIANCE = 2, 20, 15, 0.02, 5.9e-5
 WIDTHS = {"paper": 1.0, "converged": 0.125, "tiny": 1 / 32}
 LARGEST = 1 << 24  # bytes of an analysis; the paper's net has 100,000

@@ -16,6 +16,9 @@ from ffebm.experiment.figures import shown
 if TYPE_CHECKING:
     from ffebm.experiment.reproduction.static import Layer, Static
 
+__all__ = ["bars_figure", "colour", "transients_figure"]
+__dir__ = __all__.copy
+
 
 def transients_figure(static: Static) -> Figure:
     """A column for each block, the last first, as backward time runs; a panel for each layer, a curve for each weight."""

@@ -16,3 +16,4 @@ __all__ = [
     "read_settings",
     "settings_from",
 ]
+__dir__ = __all__.copy

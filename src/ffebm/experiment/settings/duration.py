@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+__all__ = ["in_words"]
+__dir__ = __all__.copy
+
 UNITS = (
     (1, "second"),
     (60, "minute"),

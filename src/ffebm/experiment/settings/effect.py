@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from ffebm.experiment.settings.sections import Settings
 
+__all__ = ["Condition", "without_effect"]
+__dir__ = __all__.copy
+
 
 @dataclass(frozen=True)
 class Condition:

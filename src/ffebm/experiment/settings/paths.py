@@ -8,6 +8,9 @@ from pathlib import Path
 from ffebm.checks import brief_name
 from ffebm.experiment.errors import UserError
 
+__all__ = ["absolute", "check_writable", "expanded", "folder_in_environment"]
+__dir__ = __all__.copy
+
 
 def absolute(path: Path) -> Path:
     """The same folder, from wherever it is looked for."""

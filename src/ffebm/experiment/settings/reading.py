@@ -19,6 +19,9 @@ from ffebm.experiment.settings.paths import check_writable
 from ffebm.experiment.settings.reference import fields
 from ffebm.experiment.settings.sections import Settings
 
+__all__ = ["KEYS", "LARGEST", "IdleError", "SettingsError", "closest", "read_settings", "read_toml", "settings_from"]
+__dir__ = __all__.copy
+
 COMMAND_LINE = "the command line"
 KEYS = {key: info for key, info in fields() if not key.startswith("paper.")}
 ALIASES = {"lr": "learning_rate", "batch_size": "batch", "max_epochs": "epochs", "gpus": "devices"}

@@ -12,6 +12,9 @@ from pydantic.fields import FieldInfo
 
 from ffebm.experiment.settings.sections import Settings
 
+__all__ = ["documented", "fields"]
+__dir__ = __all__.copy
+
 WIDTH = 80  # of a terminal
 
 

@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 from ffebm.experiment.settings.paths import check_writable
 
+__all__ = ["Section"]
+__dir__ = __all__.copy
+
 SMALLEST, LARGEST = 1e-30, 1e30  # sizes of numbers: what 32-bit floats hold, with room for products of them
 MOST = 2**31 - 1  # of anything that is counted
 

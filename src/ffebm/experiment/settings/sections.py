@@ -17,6 +17,24 @@ from ffebm.experiment.settings.paths import absolute
 from ffebm.experiment.settings.section import Section
 from ffebm.rules import Order, block_sizes, check_skips, free_order
 
+__all__ = [
+    "MOST_SWEEPS",
+    "Data",
+    "DataName",
+    "Gradient",
+    "Model",
+    "Name",
+    "Optimiser",
+    "Paper",
+    "Parts",
+    "PhaseSection",
+    "Relaxation",
+    "Score",
+    "Settings",
+    "Trainer",
+]
+__dir__ = __all__.copy
+
 MOST_LAYERS = 1000
 MOST_UNITS = 10_000_000  # channels or units of a layer: products of them, pixels included, still are 64-bit numbers
 MOST_SWEEPS = 100_000  # of a phase

@@ -5,3 +5,4 @@ from ffebm.experiment.training.fitting import resume, train
 from ffebm.experiment.training.learner import HealthError, Learner
 
 __all__ = ["HealthError", "Learner", "Stopped", "resume", "train"]
+__dir__ = __all__.copy

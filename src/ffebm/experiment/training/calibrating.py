@@ -21,6 +21,9 @@ from ffebm.gradient import GradientEstimator
 from ffebm.model import FFEBM
 from ffebm.relaxation import Relaxation
 
+__all__ = ["SAMPLES", "Calibrating", "calibrations_of", "few_samples", "next_calibration", "on_its_own"]
+__dir__ = __all__.copy
+
 SAMPLES = 32  # training images that calibration looks at
 SOONEST, LATEST = 100, 1000  # steps between two calibrations: weights change fastest in the beginning
 
@@ -49,7 +52,7 @@ class Calibrating(Callback):
         if step >= self._due:
             self._give_back(pl_module.model)
             self._chosen = self._calibrated(trainer, pl_module)
-            self._due = step + min(max(step, SOONEST), LATEST)
+            self._due = next_calibration(step)
             self._give(pl_module)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -83,7 +86,7 @@ class Calibrating(Callback):
             try:
                 found = calibrate(on_its_own(learner.model).train(), *few_samples(learner, SAMPLES), self.quality)
             except (DivergenceError, ValueError) as error:  # which name the block
-                failure = f"{error} This was after step {trainer.global_step}."
+                failure = f"{learner.blamed(error) or error} This was after step {trainer.global_step}."
         learner.fail_together(failure)
         if found is not None and not found.reached and not self._warned:
             self._warned = True
@@ -99,6 +102,19 @@ class Calibrating(Callback):
     def _give_back(self, model: FFEBM) -> None:
         for (_, block), (relax, estimator) in zip(model.chain, self._given, strict=True):
             block.relax, block.estimator = relax, estimator
+
+
+def next_calibration(step: int) -> int:
+    """The step before which to calibrate again, after having done so before this one."""
+    return step + min(max(step, SOONEST), LATEST)
+
+
+def calibrations_of(steps: int) -> int:
+    """How often a run of so many steps calibrates."""
+    count, due = 0, 0
+    while due < steps:
+        count, due = count + 1, next_calibration(due)
+    return count
 
 
 def few_samples(learner: Learner, count: int) -> tuple[Tensor, Tensor]:

@@ -14,10 +14,14 @@ from lightning.fabric.plugins import CheckpointIO
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
+from ffebm.checks import brief_name
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.files import write_atomically
 from ffebm.experiment.packing import packed
 from ffebm.experiment.run import Run, RunError, read_checkpoint, step_of
+
+__all__ = ["AtomicCheckpointIO", "Checkpoints", "Stopped"]
+__dir__ = __all__.copy
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 TOGETHER = 1.0  # seconds within which two signals are one: `timeout` sends it to the process and to its group
@@ -39,6 +43,13 @@ class AtomicCheckpointIO(CheckpointIO):
             write_atomically(Path(path), packed(checkpoint))
         except OSError as error:
             raise RunError(f"The checkpoint {path} cannot be written: {error}. Mend that, then resume the run.") from None
+        except TypeError as error:
+            if keepers := [name for name, state in _remembered(checkpoint) if not _can_be_kept(state)]:
+                raise RunError(
+                    f"{brief_name(keepers[0])} remembers what no checkpoint can hold. {error} Let its `state_dict` return "
+                    "those alone, in dictionaries, lists and tuples."
+                ) from error
+            raise
 
     def load_checkpoint(self, path: str | Path, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         return read_checkpoint(Path(path))
@@ -120,3 +131,17 @@ class Checkpoints(Checkpoint):
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._handlers = {}
+
+
+def _remembered(checkpoint: dict[str, Any]) -> list[tuple[str, Any]]:
+    """What may be of somebody's own making, by the name of who remembers it."""
+    callbacks = [(f"The callback {name}", state) for name, state in checkpoint.get("callbacks", {}).items()]
+    return [*callbacks, ("The optimiser", checkpoint.get("optimizer_states", []))]
+
+
+def _can_be_kept(state: Any) -> bool:
+    try:
+        packed({"state": state})
+    except TypeError:
+        return False
+    return True

@@ -22,6 +22,7 @@ from ffebm.checks import brief_name
 from ffebm.experiment.data import Dataset, Wishes, given_dataset
 from ffebm.experiment.environment import describe_environment
 from ffebm.experiment.errors import UserError
+from ffebm.experiment.faults import PartError
 from ffebm.experiment.forecast import survey
 from ffebm.experiment.places import GIVEN
 from ffebm.experiment.processes import is_first
@@ -38,6 +39,9 @@ from ffebm.experiment.training.preparing import prepare, wrongly_started
 from ffebm.experiment.training.preview import model_table
 from ffebm.experiment.training.progress import Progress, Recorder
 from ffebm.experiment.training.resumable import Pattern, check_resumable
+
+__all__ = ["resume", "train"]
+__dir__ = __all__.copy
 
 
 def train(
@@ -57,9 +61,8 @@ def train(
     run = Run.create(None, settings.data.name) if run is None else run
     learner = prepare(settings, console, given)
     learner.run = run
-    if is_first(settings.trainer.processes) and not quiet:
-        summary = survey(settings, learner.dataset.shape, len(learner.dataset.classes))
-        console.print(model_table(summary, settings.model.max_contraction))
+    if not quiet:
+        _introduce(learner, console)
     with _folder_locked(learner, run, new=True):
         _fit(learner, run, console, None, quiet)
     return learner
@@ -85,6 +88,8 @@ def resume(
             "data.json. Bring it back, or start a new run."
         )
     learner.run = run
+    if not quiet:
+        _introduce(learner, console)
     pattern = Pattern.of(learner)
     with _folder_locked(learner, run):
         checkpoint, content, damaged = run.newest_checkpoint(lambda found: check_resumable(found, learner, pattern))
@@ -103,6 +108,14 @@ def resume(
                 console.print(f"Going on from {where}.", highlight=False)
         _fit(learner, run, console, checkpoint, quiet)
     return learner
+
+
+def _introduce(learner: Learner, console: Console) -> None:
+    """Show what is going to be trained."""
+    settings = learner.settings
+    if is_first(settings.trainer.processes):
+        summary = survey(settings, learner.dataset.shape, len(learner.dataset.classes))
+        console.print(model_table(summary, settings.model.max_contraction))
 
 
 def _handed_over(settings: Settings, data: Any) -> tuple[Settings, Dataset | None]:
@@ -191,6 +204,8 @@ def _explain(error: BaseException, learner: Learner, checkpoint: Path | None) ->
             "A process that prepares batches has ended: it was killed, perhaps for lack of memory. Resume the run; it loses "
             "the steps since its last checkpoint. With data.workers=0 there is none."
         ) from error
+    if sentence := learner.blamed(error):
+        raise PartError(sentence) from error
     if isinstance(error, UserError | OSError | MemoryError) or not isinstance(error, Exception):
         return
     if checkpoint is not None and learner.restoring and "memory" not in words:

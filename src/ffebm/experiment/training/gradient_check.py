@@ -16,6 +16,9 @@ from ffebm.experiment.run import Run
 from ffebm.experiment.training.calibrating import few_samples, on_its_own
 from ffebm.experiment.training.learner import HealthError, Learner
 
+__all__ = ["SAMPLES", "GradientCheck"]
+__dir__ = __all__.copy
+
 SAMPLES = 8  # training images that are looked at
 FAR = 0.9  # a smaller cosine hardly leads downhill
 
@@ -39,7 +42,7 @@ class GradientCheck(Callback):
             try:
                 found = fidelity(on_its_own(pl_module.model).train(), x, y)
             except ValueError as error:  # which names the block
-                raise HealthError(f"{error} This was before the first step.") from None
+                raise HealthError(f"{pl_module.blamed(error) or error} This was before the first step.") from None
             write_json(self.run.gradient_file, {**asdict(found), "images": len(y)})
             if found.cosine < FAR or not self.quiet:
                 self.console.print(_sentence(found, len(y)), highlight=False)
@@ -55,7 +58,8 @@ def _sentence(found: Fidelity, images: int) -> str:
         measured += " Some blocks do not settle, and have no true gradient."
     elif found.unsettled is not None:
         measured += (
-            f" Free phases end within {100 * found.unsettled:.2g} % of equilibrium, by the certificates of their blocks."
+            # Without a space, at which a terminal would break the line.
+            f" Free phases end within {100 * found.unsettled:.2g}% of equilibrium, by the certificates of their blocks."
         )
     if found.cosine >= FAR:
         return f"Gradient check: {measured}"

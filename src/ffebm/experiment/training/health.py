@@ -18,6 +18,9 @@ from ffebm.experiment.data import Batch
 from ffebm.experiment.training.learner import HealthError, Learner
 from ffebm.model import FFEBM
 
+__all__ = ["Finding", "Health", "drowned", "frozen", "frozen_shares", "not_finite", "several", "unsettled", "without_error"]
+__dir__ = __all__.copy
+
 SAMPLES = 16  # of a batch that the look into the blocks takes
 FROZEN = 0.99  # a layer with a larger share of units that cannot move passes hardly any error on
 UNSETTLED = 0.1  # units move between 0 and 1

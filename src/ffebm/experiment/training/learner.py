@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,18 +13,28 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
+from ffebm.checks import brief_name
 from ffebm.errors import DivergenceError
 from ffebm.experiment.data import Batch, Batches, Dataset
 from ffebm.experiment.data.augmentation import seeded
 from ffebm.experiment.errors import UserError
+from ffebm.experiment.faults import blamed
 from ffebm.experiment.parts import made
 from ffebm.experiment.run import Run
-from ffebm.experiment.settings import Settings
+from ffebm.experiment.settings import Settings, SettingsError
 from ffebm.model import FFEBM
+
+__all__ = ["HealthError", "Learner", "epoch_metrics"]
+__dir__ = __all__.copy
 
 
 class HealthError(UserError):
     """Training that cannot go on."""
+
+
+def epoch_metrics(row: Mapping[str, float]) -> dict[str, float]:
+    """A row of an epoch, by the names that loggers and callbacks know."""
+    return {f"epoch/{name}": value for name, value in row.items()}
 
 
 class Learner(LightningModule):
@@ -40,9 +51,9 @@ class Learner(LightningModule):
             block.unsettled = "ignore"  # `Health` says it in words of the settings, where blocks are meant to settle
         self.settings = settings
         self.dataset = dataset
-        self.own_callbacks = [
+        self.own_callbacks: list[Callback] = [  # besides those of every run
             made("parts.callbacks", name, Callback, settings) for name in settings.parts.callbacks
-        ]  # besides those of every run
+        ]
         self.history: list[dict[str, float]] = []
         self.training_sums = torch.zeros(4, dtype=torch.float64)  # samples, loss, right, residual
         self.test_sums = torch.zeros(4, dtype=torch.float64)  # samples, loss, right, among the first five
@@ -58,9 +69,10 @@ class Learner(LightningModule):
         return trainer.epochs * -(-len(self.dataset.train) // trainer.batch)
 
     def train_dataloader(self) -> Batches:
-        data, trainer = self.settings.data, self.settings.trainer
-        augmentation = {"seed": self.settings.seed, "padding": data.crop_padding, "flip": data.flip}
-        batches = Batches(self.dataset, self.dataset.train, trainer.batch, parts=trainer.parts, **augmentation, **self._place)
+        trainer = self.settings.trainer
+        batches = Batches(
+            self.dataset, self.dataset.train, trainer.batch, parts=trainer.parts, **self.augmentation, **self._place
+        )
         # Lightning restores where in an epoch a run was, but forgets it at the end of one.
         batches.load_state_dict({"taken": self.global_step * trainer.accumulate})
         return batches
@@ -71,6 +83,12 @@ class Learner(LightningModule):
         return Batches(self.dataset, self.dataset.test, trainer.test_batch * parts, parts=parts, **self._place)
 
     @property
+    def augmentation(self) -> dict[str, Any]:
+        """What becomes of training images, and in which order."""
+        data = self.settings.data
+        return {"seed": self.settings.seed, "padding": data.crop_padding, "flip": data.flip}
+
+    @property
     def _place(self) -> dict[str, Any]:
         ranks = {"rank": self.trainer.global_rank, "ranks": self.trainer.world_size}
         return {**ranks, "workers": self.settings.data.workers, "pin": self.device.type == "cuda"}
@@ -79,11 +97,16 @@ class Learner(LightningModule):
         optimiser, schedule = self.make_optimiser(self.model.parameters())
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
+    @property
+    def has_own_optimiser(self) -> bool:
+        return self.settings.parts.optimiser is not None
+
     def make_optimiser(self, parameters: Iterator[nn.Parameter]) -> tuple[Optimizer, LRScheduler]:
         chosen = self.settings.optimiser
         schedule = lambda step: chosen.rate(step / self.steps) / chosen.learning_rate  # noqa: E731
         if (own := self.settings.parts.optimiser) is not None:
             optimiser = made("parts.optimiser", own, Optimizer, list(parameters), self.settings)
+            _check_steps_once(optimiser, own)
             return optimiser, LambdaLR(optimiser, schedule)
         shared: dict[str, Any] = {"lr": chosen.learning_rate, "weight_decay": chosen.weight_decay}
         if chosen.kind == "sgd":
@@ -104,7 +127,7 @@ class Learner(LightningModule):
             output = self.model(batch.x, batch.y)
             failure = "" if bool(output.losses.detach().isfinite().all()) else self._lost()
         except (DivergenceError, ValueError) as error:  # which name the block
-            failure = f"{error} This was step {self.global_step + 1}; no step was taken with it."
+            failure = f"{self.blamed(error) or error} This was step {self.global_step + 1}; no step was taken with it."
             if any(isinstance(module, nn.SyncBatchNorm) for module in self.model.modules()):
                 # The others are asking for our share of a batch-norm, not whether we failed. They end when this one is gone.
                 raise HealthError(failure) from None
@@ -142,18 +165,22 @@ class Learner(LightningModule):
             super().backward(loss, *args, **kwargs)
         except (DivergenceError, ValueError) as error:  # of a nudged phase, or of an adjoint; they name the block
             # Other processes, which wait for this gradient, end when this one is gone.
-            raise HealthError(f"{error} This was the backward pass of step {self.global_step + 1}.") from None
+            raise HealthError(
+                f"{self.blamed(error) or error} This was the backward pass of step {self.global_step + 1}."
+            ) from None
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         now = time.perf_counter()
         self.seconds, self._clock = self.seconds + now - self._clock, now
 
     def on_validation_end(self) -> None:
+        self._clock = time.perf_counter()  # testing does not count
+
+    def on_validation_epoch_end(self) -> None:
         """An epoch ends with its test: make a row of the sums over all processes.
 
         Lightning's own metrics would forget what came before a resumption in the middle of an epoch.
         """
-        self._clock = time.perf_counter()  # testing does not count
         seen, loss, right, residual = self._over_processes(self.training_sums)
         tested, test_loss, test_right, test_top5 = self._over_processes(self.test_sums)
         before = self.history[-1]["seconds"] if self.history else 0.0
@@ -174,6 +201,8 @@ class Learner(LightningModule):
             }
         )
         self.training_sums.zero_()
+        row = epoch_metrics(self.history[-1])  # for callbacks that watch one, before they see the end of the epoch
+        self.trainer.callback_metrics.update({name: torch.tensor(value) for name, value in row.items()})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         sums = self._over_processes(self.training_sums)  # every process saves, though one alone writes
@@ -185,6 +214,11 @@ class Learner(LightningModule):
         self.history, self.seconds = kept["history"], kept["seconds"]
         if self.trainer.is_global_zero:  # the sums of all processes: one goes on with them, the others start at 0
             self.training_sums = torch.tensor(kept["training_sums"], dtype=torch.float64)
+
+    def blamed(self, error: BaseException) -> str:
+        """A sentence that names the part of somebody's own which has raised this; nothing, where none has."""
+        names = [("parts.callbacks", name) for name in self.settings.parts.callbacks]
+        return blamed(error, self.settings.parts, list(zip(names, self.own_callbacks, strict=True)))
 
     def fail_together(self, failure: str) -> None:
         """Stop all processes if one cannot go on: all call this, and all raise what the first that failed says.
@@ -222,4 +256,16 @@ class Learner(LightningModule):
         return (
             f"The loss is not finite at step {self.global_step + 1}{where}. The learning rate is {rate:.3g}: try a lower "
             "optimiser.learning_rate, a lower model.variance, or optimiser.clip=1. No step was taken with it."
+        )
+
+
+def _check_steps_once(optimiser: Optimizer, name: str) -> None:
+    """Refuse one that asks for the loss several times a step: sums over an epoch and random signs are of one pass."""
+    parameters = inspect.signature(type(optimiser).step).parameters
+    closure = parameters.get("closure")
+    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    if not anything and (closure is None or closure.default is closure.empty):
+        raise SettingsError(
+            f"`parts.optimiser` names {brief_name(name)}, whose steps cannot be taken here: a {type(optimiser).__name__} asks "
+            "for the loss of a batch as often as it likes, or for none. Training needs a `step(closure=None)` that asks once."
         )

@@ -11,6 +11,9 @@ from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoa
 from ffebm.experiment.parts import made
 from ffebm.experiment.settings import SettingsError
 
+__all__ = ["loggers"]
+__dir__ = __all__.copy
+
 PROJECT = "ffebm"
 
 KNOWN: dict[str, Callable[[Path], Logger]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from copy import deepcopy
 
 import torch
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
@@ -19,6 +20,9 @@ from ffebm.experiment.processes import is_first
 from ffebm.experiment.settings import Settings, SettingsError, Trainer as TrainerSettings
 from ffebm.experiment.training.learner import Learner
 from ffebm.start import start_from_data
+
+__all__ = ["prepare", "wrongly_started"]
+__dir__ = __all__.copy
 
 STARTING = 256  # training images that the first weights are scaled by
 
@@ -45,7 +49,10 @@ def prepare(settings: Settings, console: Console | None = None, data: Dataset | 
         start_from_data(model, dataset.few(STARTING)[0], settings.model.start)
     # Lightning would convert it only after it has loaded a checkpoint, and so round the weights to single precision.
     model = model.double() if trainer.precision == "64-true" else model
-    return Learner(model, settings, dataset)
+    learner = Learner(model, settings, dataset)
+    if learner.has_own_optimiser:  # what is wrong with it is said before anything is begun
+        learner.make_optimiser(deepcopy(model).parameters())
+    return learner
 
 
 def wrongly_started(processes: int | str, trainer: TrainerSettings) -> SettingsError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -16,7 +16,10 @@ from ffebm.experiment.clock import clock
 from ffebm.experiment.data import Batch
 from ffebm.experiment.figures import save_curves
 from ffebm.experiment.run import Run
-from ffebm.experiment.training.learner import Learner
+from ffebm.experiment.training.learner import Learner, epoch_metrics
+
+__all__ = ["Progress", "Recorder", "fitting"]
+__dir__ = __all__.copy
 
 FORGET = 0.98  # of what the bar shows, per step: it averages over about fifty
 QUIET = 600  # seconds between lines in an epoch where there is no terminal to draw a bar on
@@ -162,9 +165,17 @@ class Recorder(Callback):
         self.run.check_there()
         rows = pl_module.history
         for logger in trainer.loggers:
-            logger.log_metrics({f"epoch/{name}": value for name, value in rows[-1].items()}, trainer.global_step)
+            logger.log_metrics(epoch_metrics(rows[-1]), trainer.global_step)
         self.run.save_weights(pl_module.model)
         self.run.save_metrics(rows)
         if time.monotonic() - self._drew > DRAWN or len(rows) == trainer.max_epochs:
-            save_curves(rows, self.run.folder / "curves.png", self.run.folder.name)
-            self._drew = time.monotonic()
+            self._draw(rows)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, Learner)
+        if len(pl_module.history) not in (0, trainer.max_epochs):  # a callback has stopped it early
+            self._draw(pl_module.history)
+
+    def _draw(self, rows: Sequence[Mapping[str, float]]) -> None:
+        save_curves(rows, self.run.folder / "curves.png", self.run.folder.name)
+        self._drew = time.monotonic()

@@ -18,23 +18,30 @@ from ffebm.experiment.training.calibrating import LATEST
 from ffebm.experiment.training.calm import calm
 from ffebm.experiment.training.learner import Learner
 
+__all__ = ["Pattern", "check_resumable"]
+__dir__ = __all__.copy
+
 
 @dataclass(frozen=True)
 class Pattern:
     """What a checkpoint of a run looks like after a step."""
 
     content: dict[str, Any]  # but for what is looked at on its own
-    group: dict[str, Any]  # of the optimiser's parameters
+    groups: list[dict[str, Any]]  # of the optimiser's parameters
     schedule: dict[str, Any]
     fit_loop: dict[str, Any]  # of this version of Lightning
 
     @classmethod
     def of(cls, learner: Learner) -> Pattern:
-        model = deepcopy(learner.model).to("meta")  # which takes no memory
-        optimiser, schedule = learner.make_optimiser(model.parameters())
-        for parameter in model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        optimiser.step()  # the first step makes what it remembers
+        model = deepcopy(learner.model)
+        if learner.has_own_optimiser:  # which may look at numbers, and make what it remembers at any step
+            optimiser, schedule = learner.make_optimiser(model.parameters())
+        else:
+            model.to("meta")  # which takes no memory
+            optimiser, schedule = learner.make_optimiser(model.parameters())
+            for parameter in model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+            optimiser.step()  # the first step makes what it remembers
         state = optimiser.state_dict()
         with calm():
             trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
@@ -49,7 +56,7 @@ class Pattern:
             "lr_schedulers": [],
             "ffebm": {"history": [], "training_sums": [0.0] * 4, "seconds": 0.0},
         }
-        return cls(content, state["param_groups"][0], schedule.state_dict(), trainer.fit_loop.state_dict())
+        return cls(content, state["param_groups"], schedule.state_dict(), trainer.fit_loop.state_dict())
 
 
 def check_resumable(content: dict[str, Any], learner: Learner, pattern: Pattern) -> None:
@@ -71,7 +78,10 @@ def _check(content: dict[str, Any], learner: Learner, pattern: Pattern) -> None:
         if name.endswith("running_var") and bool((tensor < 0).any()):
             raise RunError(f"{name} is a variance, and negative")
     _check_loops(content, learner, pattern)
-    _check_optimiser(content, learner, pattern)
+    if learner.has_own_optimiser:
+        _check_own_optimiser(content, pattern)
+    else:
+        _check_optimiser(content, learner, pattern)
     _check_callbacks(content["callbacks"], learner)
     _check_history(content["ffebm"]["history"], content["epoch"])
     samples, _, right, _ = content["ffebm"]["training_sums"]
@@ -80,7 +90,7 @@ def _check(content: dict[str, Any], learner: Learner, pattern: Pattern) -> None:
 
 
 # Looked at on their own: other versions of Lightning and torch may have more, or less, in them.
-APART = ("callbacks", "loops", "ffebm.history", "lr_schedulers", "optimizer_states.0.param_groups")
+APART = ("callbacks", "loops", "ffebm.history", "lr_schedulers", "optimizer_states.0.state", "optimizer_states.0.param_groups")
 
 
 def _compare(found: Any, expected: Any, where: str) -> None:
@@ -143,19 +153,42 @@ def _agree(fit: dict[str, Any], step: int, epoch: int, learner: Learner) -> bool
 def _check_optimiser(content: dict[str, Any], learner: Learner, pattern: Pattern) -> None:
     """All but its moments follows from the settings and the step."""
     step, chosen = content["global_step"], learner.settings.optimiser
-    (group,), (scheduled,) = content["optimizer_states"][0]["param_groups"], content["lr_schedulers"]
+    (state,), (scheduled,), (expected,) = content["optimizer_states"], content["lr_schedulers"], pattern.groups
+    (group,) = state["param_groups"]
+    _compare(state["state"], pattern.content["optimizer_states"][0]["state"], "its optimiser")
     rate = chosen.rate(step / learner.steps)
     same = all(math.isclose(found, rate, rel_tol=1e-9) for found in (group["lr"], *scheduled["_last_lr"]))
     same &= (scheduled["last_epoch"], scheduled["_step_count"]) == (step, step + 1)
     same &= all(scheduled[key] == pattern.schedule[key] for key in ("base_lrs", "lr_lambdas"))
-    same &= all(group[key] == pattern.group[key] for key in pattern.group.keys() & group.keys() - {"lr"})
+    same &= all(group[key] == expected[key] for key in expected.keys() & group.keys() - {"lr"})
     if not same or not group.keys() >= {"lr", "params", "initial_lr", "weight_decay"}:
         raise RunError("its optimiser is not the one that the settings describe, at this step")
-    for moments in content["optimizer_states"][0]["state"].values():
+    for moments in state["state"].values():
         if "step" in moments and moments["step"].item() != step:
             raise RunError("its optimiser has made another number of steps")
         if "exp_avg_sq" in moments and bool((moments["exp_avg_sq"] < 0).any()):
             raise RunError("its optimiser remembers squares that are negative")
+
+
+def _check_own_optimiser(content: dict[str, Any], pattern: Pattern) -> None:
+    """What one of somebody's own remembers is theirs; only that there is as much of it, and that it can be counted with."""
+    step, (state,), (scheduled,) = content["global_step"], content["optimizer_states"], content["lr_schedulers"]
+    if [len(group["params"]) for group in state["param_groups"]] != [len(group["params"]) for group in pattern.groups]:
+        raise RunError("its optimiser has other groups of parameters than the one that the settings name")
+    if (scheduled["last_epoch"], scheduled["_step_count"]) != (step, step + 1):
+        raise RunError("its learning rate is not that of this step")
+    _check_finite(state, "its optimiser")
+    _check_finite(scheduled, "its learning rate")
+
+
+def _check_finite(found: Any, where: str) -> None:
+    """All tensors, however deep; bare numbers may be limits that nothing reaches."""
+    if isinstance(found, Tensor):
+        if found.is_floating_point() and not bool(found.isfinite().all()):
+            raise RunError(f"{where} holds numbers that are not finite")
+    elif isinstance(found, dict | list | tuple):
+        for item in found.values() if isinstance(found, dict) else found:
+            _check_finite(item, where)
 
 
 def _of_ones_own(learner: Learner) -> set[str]:
