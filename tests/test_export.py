@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from ffebm.experiment.data import Description, digits
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.export import export
 from ffebm.experiment.run import Run, RunError
+from ffebm.experiment.training import resume
 from ffebm.interaction import Dense
 from ffebm.pooling import Pool, SoftPool
 from test_command_line import TINY, call
@@ -98,8 +100,42 @@ class TestLoading:
         x = classifier.normalise(digits().test.x[:4])
         assert torch.equal(again(x), classifier(x))
         assert again.settings == classifier.settings
-        with pytest.raises(RunError, match="exists already"):
-            classifier.save_pretrained(tmp_path / "mine")
+
+    def test_a_saved_model_is_replaced_only_where_that_is_wanted(
+        self, run: Path, classifier: Classifier, tmp_path: Path
+    ) -> None:
+        (tmp_path / "empty").mkdir()
+        classifier.save_pretrained(tmp_path / "empty")
+        with pytest.raises(RunError, match=r"exists already\. Name another folder, or replace .*overwrite=True"):
+            classifier.save_pretrained(tmp_path / "empty")
+        other = Classifier(deepcopy(classifier.model), classifier.settings, classifier.description)
+        torch.nn.init.zeros_(other.model.readout[-1].weight)
+        other.save_pretrained(tmp_path / "empty", overwrite=True)
+        assert not ffebm.load(tmp_path / "empty").model.readout[-1].weight.any()
+        with pytest.raises(RunError, match="is no saved model, so it is not replaced"):
+            classifier.save_pretrained(run, overwrite=True)
+
+    def test_a_saved_model_is_no_run_to_go_on_with(self, classifier: Classifier, tmp_path: Path) -> None:
+        classifier.save_pretrained(tmp_path / "mine")
+        kept = (tmp_path / "mine" / "weights.safetensors").read_bytes()
+        with pytest.raises(RunError, match=r"holds a saved model, not a run: there are weights, and neither checkpoints nor"):
+            resume(Run.open(tmp_path / "mine"))
+        assert (tmp_path / "mine" / "weights.safetensors").read_bytes() == kept
+        assert not (tmp_path / "mine" / "environment.json").exists()
+
+    @pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16, torch.float64])
+    def test_other_precisions_predict_and_are_saved_in_single(
+        self, classifier: Classifier, precision: torch.dtype, tmp_path: Path
+    ) -> None:
+        other, images = deepcopy(classifier).to(precision), digits().test.x[:8]
+        assert other.normalise(images).dtype == precision
+        expected = classifier.predict(images).probabilities
+        torch.testing.assert_close(other.predict(images).probabilities, expected, atol=0.05, rtol=0)
+        other.save_pretrained(tmp_path / "mine")
+        again = ffebm.load(tmp_path / "mine")
+        assert {p.dtype for p in again.parameters()} == {torch.float32}
+        torch.testing.assert_close(again.predict(images).probabilities, expected, atol=0.05, rtol=0)
+        assert next(other.parameters()).dtype == precision, "saving changes nothing"
 
     def test_a_folder_that_is_no_run_says_so(self, tmp_path: Path) -> None:
         with pytest.raises(RunError, match="is no run folder"):
@@ -155,6 +191,9 @@ def test_the_older_exporter_of_onnx_does_the_same(pool: str, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+# torch's compiler uses parts of torch that are on their way out: one as it loads, one as it reads what was exported.
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning")
 def test_a_compiled_package_does_the_same(tmp_path: Path) -> None:
     net, x = logits(MaxPool), torch.randn(5, 3, 9, 10)
     with torch.no_grad():

@@ -17,7 +17,7 @@ from ffebm.energy import Certificate, Energy
 from ffebm.errors import DivergenceError, UnsettledError, UnsettledWarning, naming
 from ffebm.gradient import EquilibriumPropagation, GradientEstimator
 from ffebm.gradient.bridge import full_precision
-from ffebm.limit import EdgeGains, Limit
+from ffebm.limit import EdgeGains, Limit, in_single
 from ffebm.nudge import Cost
 from ffebm.relaxation import FixedPoint, Relaxation, Relaxed
 from ffebm.relaxation.relaxation import check_input, check_tensor
@@ -286,7 +286,7 @@ class EnergyBlock(AnalogBlock):
         if any(p.is_meta for p in self.parameters()):
             return None
         try:
-            return self.energy.certificate(EdgeGains().measure(self.energy, shape))
+            return self.energy.certificate(EdgeGains().measure(in_single(self.energy), shape))
         except TypeError:  # an edge that does not tell its gain
             return None
 

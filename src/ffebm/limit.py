@@ -14,8 +14,9 @@ from ffebm.checks import brief
 from ffebm.energy import Certificate, Energy
 from ffebm.errors import block_name
 from ffebm.interaction import Interaction, Shape
+from ffebm.twin import holdings, twin
 
-__all__ = ["EdgeGains", "Limit", "feedback_within", "shares"]
+__all__ = ["EdgeGains", "Limit", "feedback_within", "in_single", "shares"]
 __dir__ = __all__.copy
 
 FIRST = 100  # iterations at most that find a gain from nothing; one a step keeps it
@@ -185,7 +186,7 @@ class Limit(_Remembering):
             self._shares = self.max_contraction, shares(energy, len(ties), self.max_contraction)
         _, most = self._shares
         # Those of a state dict were kept within the limit already: what is measured for a certificate alone leaves no trace.
-        gains = (deepcopy(self.gains) if same else self.gains).measure(energy, shape)
+        gains = (deepcopy(self.gains) if same else self.gains).measure(in_single(energy), shape)
         scaled: dict[Interaction, float] = {}  # one may serve several edges
         for (edge, _), gain, share in zip(ties, gains, most, strict=True):
             already = scaled.get(edge.interaction, 1.0)
@@ -206,6 +207,15 @@ class Limit(_Remembering):
 
     def extra_repr(self) -> str:
         return f"max_contraction={self.max_contraction:g}"
+
+
+def in_single(energy: Energy) -> Energy:
+    """The energy, in single precision where its own is less: gains come from eigenvalues, which halves do not have."""
+    names, tensors = holdings(energy)
+    if not any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors):
+        return energy
+    wider = [t.float() if t.is_floating_point() else t for t in tensors]
+    return twin(energy, names, wider, [False] * len(wider))
 
 
 def _fingerprint(energy: Energy, shape: Sequence[int]) -> Tensor:
