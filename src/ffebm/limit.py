@@ -6,9 +6,11 @@ import math
 from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any, ClassVar
+from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import is_fake
 
 from ffebm.checks import brief
 from ffebm.energy import Certificate, Energy
@@ -169,16 +171,20 @@ class Limit(_Remembering):
         self.gains = EdgeGains()
         self.certificate: Certificate | None = None  # of the weights as they were kept last
         self._shares: tuple[float, list[float]] | None = None  # of every edge, with the limit that they are for
+        self._kept: list[tuple[ReferenceType[Tensor], int]] = []  # the tensors that were kept last, and their versions then
 
     @torch.no_grad()
     def keep(self, energy: Energy, shape: Sequence[int]) -> None:
         """Bring weights back that have grown too large since the last time; nothing where they have not changed."""
+        if any(is_fake(p) for p in energy.parameters()):  # and so is every number that could be had of them
+            return
         if any(p.is_meta for p in energy.parameters()):
             shares(energy, len(self.gains.measure(energy, shape)), self.max_contraction)  # refuses what has none
             self.register_buffer("seen", torch.empty(MARKS * len(_tensors(energy)) + len(shape), device="meta"))
             return
         seen, marks = self._buffers.get("seen"), _fingerprint(energy, shape)
         same = seen is not None and seen.dtype == marks.dtype and torch.equal(seen.to(marks.device), marks)
+        self._kept = [(ref(t), _version(t)) for t in _tensors(energy)]
         if same and self.certificate is not None:
             return
         ties = energy.ties(shape)
@@ -196,6 +202,19 @@ class Limit(_Remembering):
         self.certificate = energy.certificate([min(gain / SHORT, share) for gain, share in zip(gains, most, strict=True)])
         # Part of a state dict: a run that goes on must not measure again what the pass before its checkpoint did.
         self.register_buffer("seen", _fingerprint(energy, shape))
+        self._kept = [(ref(t), _version(t)) for t in _tensors(energy)]
+
+    def check_kept(self, where: str) -> None:
+        """Refuse to have weights exported that may have grown too large since the last pass: an exporter changes none.
+
+        It does not even show them, but for their shapes. So this asks those that were kept for their versions.
+        """
+        tensors = [(reference(), version) for reference, version in self._kept]
+        if not tensors or any(tensor is None or _version(tensor) != version for tensor, version in tensors):
+            raise RuntimeError(
+                f"The weights of {where} have changed since it was last called, and may be beyond its limit: call the model "
+                "once, as it is, before it is exported or traced."
+            )
 
     def forget(self) -> None:
         """Measure again at the next pass, as after a step."""
@@ -205,8 +224,16 @@ class Limit(_Remembering):
         super()._load_from_state_dict(*args, **kwargs)
         self.certificate = None  # of other weights
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": []}  # a copy has other tensors, and references are not pickled
+
     def extra_repr(self) -> str:
         return f"max_contraction={self.max_contraction:g}"
+
+
+def _version(tensor: Tensor) -> int:
+    """How often it was changed in place, as far as anybody knows."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def in_single(energy: Energy) -> Energy:
