@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from copy import deepcopy
@@ -205,8 +207,11 @@ def test_a_compiled_package_does_the_same(tmp_path: Path) -> None:
     torch.testing.assert_close(found, net(x).detach(), rtol=1e-4, atol=1e-5)
 
 
-def test_onnx_files_carry_what_it_takes_to_use_them(run: Path, classifier: Classifier, tmp_path: Path) -> None:
+def test_onnx_files_carry_what_it_takes_to_use_them(
+    run: Path, classifier: Classifier, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     shown = call("export", run, tmp_path / "model.onnx")
+    assert "torchvision" not in caplog.text
     assert "differ from the model's by" in " ".join(shown.split())
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
     known = session.get_modelmeta().custom_metadata_map
@@ -245,11 +250,16 @@ def test_a_file_that_does_not_do_what_the_model_does_is_not_written(
 def test_without_onnx_the_command_says_what_to_install(
     classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import sys
-
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(UserError, match=r"needs onnxruntime, which is not installed: `pip install 'ffebm\[onnx\]'`"):
         export(classifier, tmp_path / "model.onnx")
+
+
+def test_without_the_tool_the_library_says_what_to_install() -> None:
+    code = "import sys; sys.modules['lightning'] = None; from ffebm.experiment import train"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "`ffebm.experiment.train` needs lightning" in found.stderr
+    assert "pip install 'ffebm[cli]'" in found.stderr
 
 
 def test_training_is_not_exported() -> None:
@@ -325,7 +335,9 @@ class TestWhatIsKept:
         block, x = EnergyBlock(Hopfield([Dense(6, 4)])).eval(), torch.rand(2, 3, 6)
         with warnings.catch_warnings(action="ignore"):
             axes = {"x": {0: "batch"}}
-            torch.onnx.export(nn.Sequential(block), (x,), tmp_path / "m.onnx", dynamo=False, input_names=["x"], dynamic_axes=axes)
+            torch.onnx.export(
+                nn.Sequential(block), (x,), tmp_path / "m.onnx", dynamo=False, input_names=["x"], dynamic_axes=axes
+            )
         session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
         for more in (x, torch.rand(5, 3, 6)):
             (found,) = session.run(None, {"x": more.numpy()})

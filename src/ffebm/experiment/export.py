@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from importlib import import_module
@@ -23,6 +25,7 @@ CHECKED = 4  # images that the file must see as the model does
 CLOSE = 1e-3  # by how much logits may differ, in units of the largest: both round, and a file makes a fixed number of sweeps
 INPUT, OUTPUT = "images", "logits"
 METADATA = "ffebm.json"  # in a program of torch.export
+REGISTRATION = "torch.onnx._internal.exporter._registration"  # the logger of the table of operators
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,8 @@ Written = tuple[bytes, Callable[[Tensor], Tensor]]  # the file, and how it is ru
 def _onnx(classifier: Classifier, x: Tensor, metadata: Mapping[str, str]) -> Written:
     onnx, runtime = _needed("onnx"), _needed("onnxruntime")
     _needed("onnxscript")
-    with warnings.catch_warnings(action="ignore"):  # of parts of torch that are on their way out
+    # Of parts of torch that are on their way out, and of operators of torchvision's, which no model here has.
+    with warnings.catch_warnings(action="ignore"), _without(REGISTRATION, "torchvision is not installed"):
         program = torch.onnx.export(
             classifier,
             (x,),
@@ -102,6 +106,20 @@ def _onnx(classifier: Classifier, x: Tensor, metadata: Mapping[str, str]) -> Wri
         return torch.from_numpy(logits)
 
     return content, run
+
+
+@contextmanager
+def _without(logger: str, words: str) -> Iterator[None]:
+    """Have a logger leave out what begins with these words."""
+
+    def others(record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith(words)
+
+    logging.getLogger(logger).addFilter(others)
+    try:
+        yield
+    finally:
+        logging.getLogger(logger).removeFilter(others)
 
 
 def _program(classifier: Classifier, x: Tensor, metadata: Mapping[str, str]) -> Written:
