@@ -296,7 +296,9 @@ class TestWhatIsKept:
         words = r"weights of block 1 of 2 have changed since it was last called.*call the model once"
         refused(net, x, match=words)
         expected = net(x)
-        for program in exported(net, x):
+        with warnings.catch_warnings(action="ignore"):
+            strict = torch.export.export(net, (x,), strict=True).module()
+        for program in (*exported(net, x), strict):
             torch.testing.assert_close(program(x), expected, rtol=1e-5, atol=1e-5)
         refused(deepcopy(net), x, match=words)  # nobody knows what was done to a copy
         net.load_state_dict(net.state_dict())

@@ -209,12 +209,19 @@ class Limit(_Remembering):
 
         It does not even show them, but for their shapes. So this asks those that were kept for their versions.
         """
-        tensors = [(reference(), version) for reference, version in self._kept]
-        if not tensors or any(tensor is None or _version(tensor) != version for tensor, version in tensors):
+        if self._changed():
             raise RuntimeError(
                 f"The weights of {where} have changed since it was last called, and may be beyond its limit: call the model "
                 "once, as it is, before it is exported or traced."
             )
+
+    def _changed(self) -> bool:
+        """Whether weights have, since they were kept, as far as their versions tell."""
+        tensors = [(reference(), version) for reference, version in self._kept]
+        return not tensors or any(tensor is None or _version(tensor) != version for tensor, version in tensors)
+
+    # Asked once by a strict export, as `torch.compiler.assume_constant_result` has it, which loads a compiler for that.
+    setattr(_changed, "_dynamo_marked_constant", True)  # noqa: B010
 
     def forget(self) -> None:
         """Measure again at the next pass, as after a step."""
