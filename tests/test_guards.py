@@ -15,12 +15,14 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, strategies as st
 from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
 from torch.nn.utils import parametrize, prune
 from torch.utils import _pytree
 
 from ffebm import (
     FFEBM,
     BackpropThroughTime,
+    ConvLayer,
     Convolution,
     Dense,
     DenseLayer,
@@ -615,3 +617,39 @@ def test_an_energy_of_ones_own_may_have_a_pruned_part_that_it_calls_by_up() -> N
     with torch.no_grad():
         energy.edge.weight_orig.mul_(2)
     assert not torch.allclose(block(x), found), "the weight is computed anew"
+
+
+class TestShapesAlone:
+    """Models without numbers, on the meta device or as fakes: everything has its shape, and nothing is looked at."""
+
+    @staticmethod
+    def made(tolerance: float | None = None, limit: float | None = 0.5) -> FFEBM:
+        layers = [ConvLayer(4), ConvLayer(4), DenseLayer(6), DenseLayer(6)]
+        return build((3, 8, 8), layers, 2, 3, relax=FixedPoint(20, tolerance=tolerance), max_contraction=limit)
+
+    @pytest.mark.parametrize("tolerance", [None, 1e-3])
+    def test_a_pass_on_the_meta_device_has_all_shapes(self, tolerance: float | None) -> None:
+        with torch.device("meta"):
+            net = self.made(tolerance)
+        out = net.eval()(torch.rand(5, 3, 8, 8, device="meta"))
+        assert out.logits.is_meta
+        assert out.logits.shape == (5, 3)
+        state = net.blocks[0].settle(torch.rand(5, 4, 8, 8, device="meta")).state
+        assert [s.shape for s in state] == [(5, 4, 8, 8)] * 2
+
+    @pytest.mark.parametrize("limit", [None, 0.5])
+    def test_a_pass_of_fake_tensors_has_all_shapes(self, limit: float | None) -> None:
+        with FakeTensorMode():
+            assert self.made(limit=limit).eval()(torch.rand(5, 3, 8, 8)).logits.shape == (5, 3)
+
+    @pytest.mark.parametrize("assign", [False, True])
+    def test_a_model_built_without_numbers_takes_those_of_another(self, assign: bool) -> None:
+        trained, x = self.made(), torch.rand(4, 3, 8, 8)
+        trained(x)  # batch-norms and limits remember
+        with torch.device("meta"):
+            net = self.made()
+        assert all(tensor.is_meta for tensor in (*net.parameters(), *net.buffers()))
+        if not assign:
+            net.to_empty(device="cpu")
+        net.load_state_dict(trained.state_dict(), assign=assign)
+        torch.testing.assert_close(net.eval()(x).logits, trained.eval()(x).logits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,15 +11,20 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner, Result
 
 import ffebm
 from ffebm.experiment import Run, evaluate_run, read_preset, resume, train
 from ffebm.experiment.architectures import build_model
+from ffebm.experiment.benchmark.command import of_run
+from ffebm.experiment.classifier import Classifier, predict_images
 from ffebm.experiment.command_line import app
 from ffebm.experiment.errors import RunError, UserError
+from ffebm.experiment.report import look, write_report
 from ffebm.experiment.run import read_checkpoint, step_of
 from ffebm.experiment.settings import SettingsError
+from ffebm.experiment.trained import load_trained
 from ffebm.experiment.training.resumable import Pattern, check_resumable
 
 CODE = '''
@@ -198,8 +204,6 @@ def test_runs_with_parts_ask_for_trust_and_then_work_as_others(command: str) -> 
     if command == "resume":
         arguments = ["train", "--resume", "run"]
     elif command == "predict":
-        from PIL import Image
-
         Image.new("L", (8, 8)).save("digit.png")
         arguments = ["predict", "run", "digit.png"]
     else:
@@ -219,11 +223,60 @@ def test_python_trusts_its_own_settings_and_a_run_with_parts_resumes_to_the_same
     train(half, Run(Path("half")), quiet=True)
     last = max(Path("half/checkpoints").glob("*"), key=lambda path: int(re.findall(r"\d+", path.name)[-1]))
     last.unlink()
-    resumed = resume(Run.open(Path("half")), quiet=True)
+    resumed = resume(Run.open(Path("half"), trust=True), quiet=True)
     assert all(torch.equal(p, q) for p, q in zip(whole.model.parameters(), resumed.model.parameters(), strict=True))
     assert Path("half/steps.txt").read_text() == Path("whole/steps.txt").read_text() == "16"
-    assert len(ffebm.load("whole").predict(torch.zeros(1, 1, 8, 8, dtype=torch.uint8)).labels) == 1
-    assert 0 <= evaluate_run(Run.open(Path("whole"))).top1 <= 1
+    assert len(ffebm.load("whole", trust=True).predict(torch.zeros(1, 1, 8, 8, dtype=torch.uint8)).labels) == 1
+    assert 0 <= evaluate_run(Run.open(Path("whole"), trust=True)).top1 <= 1
+
+
+READERS: dict[str, Callable[[Run], object]] = {
+    "load": lambda run: ffebm.load(run.folder, trust=run.trust),
+    "from_pretrained": lambda run: Classifier.from_pretrained(run.folder, trust=run.trust),
+    "load_trained": load_trained,
+    "evaluate": evaluate_run,
+    "resume": lambda run: resume(run, quiet=True),
+    "predict": lambda run: predict_images(run, [Path("digit.png")]),
+    "microscope": lambda run: look(run, images=8),
+    "benchmark": lambda run: of_run(run, None, 4),
+}
+
+
+@pytest.fixture(scope="module")
+def somebodys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run, to be had from anywhere, and its code."""
+    folder = tmp_path_factory.mktemp("somebodys")
+    (folder / f"{MODULE}.py").write_text(CODE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        train(read_preset("digits", [*TINY, f"parts.model={MODULE}:model"]), Run(Path("run")), quiet=True)
+    del sys.modules[MODULE]
+    return folder / "run"
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_folder_from_elsewhere_runs_its_code_only_where_it_is_trusted(reader: str, somebodys: Path) -> None:
+    Image.new("L", (8, 8)).save("digit.png")
+    shutil.copytree(somebodys, "evil")
+    with pytest.raises(SettingsError, match=rf"names {MODULE}:model, code that would be run.*trust=True"):
+        READERS[reader](Run.open(Path("evil")))
+    with pytest.raises(SettingsError, match="code that would be run"):  # nor by way of a copy of its settings
+        build_model(Run(Path("evil")).settings().model_copy(update={"seed": 1}), (1, 8, 8), 10)
+    assert MODULE not in sys.modules
+    assert READERS[reader](Run.open(Path("evil"), trust=True)) is not None
+    assert MODULE in sys.modules
+
+
+def test_a_report_shows_a_run_from_elsewhere_without_its_code(somebodys: Path) -> None:
+    write_report(Path("report"), "Somebody's", runs=[Run.open(somebodys)])
+    assert "code that would be run" in Path("report/report.md").read_text()
+    assert MODULE not in sys.modules
+
+
+def test_a_program_may_use_what_it_has_trained() -> None:
+    settings = read_preset("digits", [*TINY, f"parts.model={MODULE}:model"])
+    learner = train(settings, Run(Path("mine")), quiet=True)
+    assert evaluate_run(learner.run).images == 360
 
 
 @pytest.mark.parametrize("own", ["groups", "rate_of_its_own", "adagrad", "asgd", "late"])
@@ -235,7 +288,7 @@ def test_runs_with_optimisers_of_every_kind_resume_to_the_same_bits(own: str) ->
     for path in Run(Path("run")).checkpoints():
         if step_of(path) > 6:
             path.unlink()
-    resumed = resume(Run.open(Path("run")), quiet=True)
+    resumed = resume(Run.open(Path("run"), trust=True), quiet=True)
     assert resumed.history[-1]["step"] == 16
     assert all(torch.equal(p, q) for p, q in zip(expected, resumed.model.parameters(), strict=True))
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from ffebm import (
+    FFEBM,
     BackpropThroughTime,
     Convolution,
     Convolution1d,
@@ -42,6 +43,31 @@ def test_dense_blocks_take_as_many_dimensions_of_samples_as_linear_layers() -> N
     torch.testing.assert_close(out.reshape(30, 4), expected)
     expected.square().sum().backward()
     torch.testing.assert_close(x.grad.reshape(30, 6), flat.grad)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 6), (1, 1, 1, 6), (1, 6), (3, 2, 6)])
+def test_all_ways_to_ask_a_block_agree_with_linear_layers_on_shapes(shape: tuple[int, ...]) -> None:
+    block, x = EnergyBlock(dense(), SETTLING), torch.rand(shape, dtype=torch.float64)
+    out = block(x)
+    assert out.shape == nn.Linear(6, 4).double()(x).shape
+    for relaxed in (block.equilibrium(x), block.settle(x)):
+        assert [s.shape for s in relaxed.state] == [shape, (*shape[:-1], 4)]
+        assert relaxed.residual.shape == relaxed.sweeps.shape == shape[:-1]
+        torch.testing.assert_close(relaxed.state[-1], out)
+    torch.testing.assert_close(block.eval().inference(x), out)
+    torch.testing.assert_close(block(x, block.settle(x).state), out)
+    torch.testing.assert_close(block(x, tuple(s.flatten(0, -2) for s in block.settle(x).state)), out)
+
+
+def test_a_model_refuses_several_dimensions_of_samples() -> None:
+    net = FFEBM([nn.Linear(6, 8)], [EnergyBlock(Hopfield([Dense(8, 5)]))], nn.Linear(5, 3)).eval()
+    x, y = torch.rand(2, 4, 6), torch.arange(8).view(2, 4) % 3
+    words = r"block 1 of 1 got an input of shape \(\d, 4, 8\), several dimensions of samples, \(B, T, D\)"
+    for ask in (lambda: net(x), lambda: net(x, y), lambda: net.summary((4, 6)), lambda: net.inference(x)):
+        with pytest.raises(ValueError, match=words):
+            ask()
+    assert net(x.flatten(0, 1), y.flatten()).losses.shape == (8,)
+    assert net(x[:, :1]).logits.shape == (2, 1, 3), "one sample each is no harm"
 
 
 def test_what_is_flattened_into_a_dense_layer_stays_one_sample() -> None:

@@ -9,11 +9,13 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad, hessian, jacfwd, jacrev, stack_module_state, vjp, vmap
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap
+from torch.nn.utils import prune
 
 from ffebm import (
     FFEBM,
     BackpropThroughTime,
+    Convolution,
     Dense,
     DenseLayer,
     EnergyBlock,
@@ -21,10 +23,13 @@ from ffebm import (
     FixedPoint,
     GradientEstimator,
     Hopfield,
+    MaxPool,
     RecurrentBackprop,
     Unrolled,
     build,
+    sigmoid,
 )
+from ffebm.pooling import Pool
 
 SWEEPS = FixedPoint(25)
 ESTIMATORS: dict[str, GradientEstimator] = {
@@ -103,6 +108,38 @@ def test_a_parameter_that_plays_no_part_has_a_gradient_of_zero() -> None:
     buffers = dict(net.named_buffers())
     found = grad(lambda p: functional_call(net, (p, buffers), (x,)).logits.sum() * 0)(detached(net))
     assert not any(g.any() for g in found.values())
+
+
+@pytest.mark.parametrize("estimator", [Unrolled(SWEEPS), BackpropThroughTime()], ids=["unrolled", "through time"])
+@pytest.mark.parametrize("pool", [None, MaxPool(2)])
+def test_recorded_sweeps_have_forward_mode_and_second_derivatives(estimator: GradientEstimator, pool: Pool | None) -> None:
+    energy = Hopfield([Convolution(2, 3, padding=1, pool=pool)], sigmoid())
+    block = EnergyBlock(energy, SWEEPS, estimator, unsettled="ignore").double()
+    x, v = torch.rand(2, 1, 2, 4, 4, dtype=torch.float64)
+    weight = block.energy.edges[0].weight.detach()
+
+    def loss(x: Tensor, weight: Tensor) -> Tensor:
+        return functional_call(block, {"energy.interactions.0.weight": weight}, (x,)).square().sum()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch's own, of what it loads for it
+        for number in (0, 1):
+            torch.testing.assert_close(jacfwd(loss, number)(x, weight), jacrev(loss, number)(x, weight))
+        there = jvp(lambda x: grad(loss)(x, weight), (x,), (v,))[1]
+    near = [grad(loss)(x + sign * 1e-6 * v, weight) for sign in (1, -1)]
+    torch.testing.assert_close(there, (near[0] - near[1]) / 2e-6, rtol=1e-4, atol=1e-6)
+
+
+@every_estimator
+def test_pruned_models_have_the_gradients_of_what_is_masked(estimator: GradientEstimator) -> None:
+    net, (x, y) = model(estimator), data()
+    for stage, block in net.chain:
+        prune.l1_unstructured(stage.connection, "weight", 0.5)
+        prune.l1_unstructured(block.energy.edges[0], "weight", 0.5)
+    found = grad(loss_of(net))(detached(net), x, y)
+    assert type(net.blocks[0].energy.edges[0].weight) is Tensor, "nothing of a transform is left in the model"
+    net(x, y).losses.sum().backward()
+    torch.testing.assert_close(found, {name: p.grad for name, p in net.named_parameters()})
 
 
 class TestRefusals:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ffebm.interaction import Interaction, Shape
+from ffebm.twin import renewed
 
 __all__ = ["Feedforward"]
 __dir__ = __all__.copy
@@ -29,8 +30,8 @@ class Feedforward(nn.Module):
         self.norm = nn.Identity() if norm is None else norm
 
     def forward(self, s: Tensor) -> Tensor:
-        self.connection.renew("the connection of a stage")
-        return self.norm(self.connection.up(s))
+        self.connection.check_hooks("the connection of a stage")
+        return self.norm(renewed(self.connection).up(s))
 
     @torch.no_grad()
     def scale_to(self, s: Tensor, size: float) -> None:

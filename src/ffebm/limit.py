@@ -6,16 +6,19 @@ import math
 from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any, ClassVar
+from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import is_fake
 
 from ffebm.checks import brief
 from ffebm.energy import Certificate, Energy
 from ffebm.errors import block_name
 from ffebm.interaction import Interaction, Shape
+from ffebm.twin import holdings, twin
 
-__all__ = ["EdgeGains", "Limit", "feedback_within", "shares"]
+__all__ = ["EdgeGains", "Limit", "feedback_within", "in_single", "shares"]
 __dir__ = __all__.copy
 
 FIRST = 100  # iterations at most that find a gain from nothing; one a step keeps it
@@ -168,16 +171,20 @@ class Limit(_Remembering):
         self.gains = EdgeGains()
         self.certificate: Certificate | None = None  # of the weights as they were kept last
         self._shares: tuple[float, list[float]] | None = None  # of every edge, with the limit that they are for
+        self._kept: list[tuple[ReferenceType[Tensor], int]] = []  # the tensors that were kept last, and their versions then
 
     @torch.no_grad()
     def keep(self, energy: Energy, shape: Sequence[int]) -> None:
         """Bring weights back that have grown too large since the last time; nothing where they have not changed."""
+        if any(is_fake(p) for p in energy.parameters()):  # and so is every number that could be had of them
+            return
         if any(p.is_meta for p in energy.parameters()):
             shares(energy, len(self.gains.measure(energy, shape)), self.max_contraction)  # refuses what has none
             self.register_buffer("seen", torch.empty(MARKS * len(_tensors(energy)) + len(shape), device="meta"))
             return
         seen, marks = self._buffers.get("seen"), _fingerprint(energy, shape)
         same = seen is not None and seen.dtype == marks.dtype and torch.equal(seen.to(marks.device), marks)
+        self._kept = [(ref(t), _version(t)) for t in _tensors(energy)]
         if same and self.certificate is not None:
             return
         ties = energy.ties(shape)
@@ -185,7 +192,7 @@ class Limit(_Remembering):
             self._shares = self.max_contraction, shares(energy, len(ties), self.max_contraction)
         _, most = self._shares
         # Those of a state dict were kept within the limit already: what is measured for a certificate alone leaves no trace.
-        gains = (deepcopy(self.gains) if same else self.gains).measure(energy, shape)
+        gains = (deepcopy(self.gains) if same else self.gains).measure(in_single(energy), shape)
         scaled: dict[Interaction, float] = {}  # one may serve several edges
         for (edge, _), gain, share in zip(ties, gains, most, strict=True):
             already = scaled.get(edge.interaction, 1.0)
@@ -195,6 +202,26 @@ class Limit(_Remembering):
         self.certificate = energy.certificate([min(gain / SHORT, share) for gain, share in zip(gains, most, strict=True)])
         # Part of a state dict: a run that goes on must not measure again what the pass before its checkpoint did.
         self.register_buffer("seen", _fingerprint(energy, shape))
+        self._kept = [(ref(t), _version(t)) for t in _tensors(energy)]
+
+    def check_kept(self, where: str) -> None:
+        """Refuse to have weights exported that may have grown too large since the last pass: an exporter changes none.
+
+        It does not even show them, but for their shapes. So this asks those that were kept for their versions.
+        """
+        if self._changed():
+            raise RuntimeError(
+                f"The weights of {where} have changed since it was last called, and may be beyond its limit: call the model "
+                "once, as it is, before it is exported or traced."
+            )
+
+    def _changed(self) -> bool:
+        """Whether weights have, since they were kept, as far as their versions tell."""
+        tensors = [(reference(), version) for reference, version in self._kept]
+        return not tensors or any(tensor is None or _version(tensor) != version for tensor, version in tensors)
+
+    # Asked once by a strict export, as `torch.compiler.assume_constant_result` has it, which loads a compiler for that.
+    setattr(_changed, "_dynamo_marked_constant", True)  # noqa: B010
 
     def forget(self) -> None:
         """Measure again at the next pass, as after a step."""
@@ -204,8 +231,25 @@ class Limit(_Remembering):
         super()._load_from_state_dict(*args, **kwargs)
         self.certificate = None  # of other weights
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": []}  # a copy has other tensors, and references are not pickled
+
     def extra_repr(self) -> str:
         return f"max_contraction={self.max_contraction:g}"
+
+
+def _version(tensor: Tensor) -> int:
+    """How often it was changed in place, as far as anybody knows."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def in_single(energy: Energy) -> Energy:
+    """The energy, in single precision where its own is less: gains come from eigenvalues, which halves do not have."""
+    names, tensors = holdings(energy)
+    if not any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors):
+        return energy
+    wider = [t.float() if t.is_floating_point() else t for t in tensors]
+    return twin(energy, names, wider, [False] * len(wider))
 
 
 def _fingerprint(energy: Energy, shape: Sequence[int]) -> Tensor:

@@ -14,14 +14,15 @@ __all__ = ["load"]
 __dir__ = __all__.copy
 
 
-def load(folder: str | Path) -> Classifier:
+def load(folder: str | Path, *, trust: bool = False) -> Classifier:
     """The trained model of a run, in evaluation mode, ready to predict: `ffebm.load("runs/mine").predict("cat.png").labels`.
 
     Args:
         folder: a run, as `ffebm train` makes it, or what `save_pretrained` wrote.
+        trust: whether code may be run that its settings name, under `[parts]`. Without that, nothing in a folder is executed.
     """
     try:
         from ffebm.experiment.classifier import Classifier
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(needs_tool("`ffebm.load`", error), name=error.name) from None
-    return Classifier.from_pretrained(folder)
+    return Classifier.from_pretrained(folder, trust=trust)

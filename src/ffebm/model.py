@@ -19,7 +19,7 @@ from ffebm.relaxation import Relaxation, Relaxed
 from ffebm.relaxation.relaxation import check_input, check_tensor
 from ffebm.state import largest
 from ffebm.summary import Summary, summarise
-from ffebm.tracing import exporting, not_compiled, refuse_training, transforming
+from ffebm.tracing import exporting, not_compiled, refuse_training, unseen
 from ffebm.walk import Settle, Visit, walk
 
 __all__ = ["FFEBM", "Criterion", "LastNudge", "Output", "ReadoutCost", "per_sample_losses"]
@@ -128,7 +128,10 @@ class FFEBM(nn.Module):
         """The logits, by tensor operations alone: what is kept of a model that is exported."""
         refuse_training("The model", self.training)
         for stage, block in zip(self.stages, self.blocks, strict=True):
-            x = cast(AnalogBlock, block).inference(stage(x))
+            block = cast(AnalogBlock, block)
+            entering = stage(x)
+            block.check_samples(entering)
+            x = block.inference(entering)
         return self.readout(x)
 
     def walk(
@@ -157,7 +160,7 @@ class FFEBM(nn.Module):
     def _check(self, x: Tensor, y: Tensor | None) -> None:
         """Refuse bad input before a stage sees it: batch-norm would remember a NaN, or a variance that overflows."""
         check_input("the model", x, self.input_shape)
-        if not transforming():
+        if not unseen(x):
             _check_size(x)
         if y is None:
             return
@@ -216,7 +219,7 @@ def _for_metrics(logits: Tensor, losses: Tensor) -> Tensor:
     Added to a loss they would otherwise count for nothing, without a word.
     """
     logits = logits.detach()
-    if transforming() or not (torch.is_grad_enabled() and losses.requires_grad):
+    if unseen(logits) or not (torch.is_grad_enabled() and losses.requires_grad):
         return logits
     logits = logits.requires_grad_().clone()  # a leaf could not be changed in place
     # DDP and checkpoints ask for zeros of what a loss does not depend on.

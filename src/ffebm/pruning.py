@@ -5,13 +5,20 @@ from __future__ import annotations
 from torch import nn
 from torch.nn.utils.prune import BasePruningMethod
 
-__all__ = ["renew_pruned"]
+__all__ = ["pruned_names", "renew_pruned"]
 __dir__ = __all__.copy
 
 
-def renew_pruned(module: nn.Module) -> list[str]:
-    """Compute the weights of a pruned module again from what is trained and what is masked; their names."""
-    hooks = [hook for hook in module._forward_pre_hooks.values() if isinstance(hook, BasePruningMethod)]
-    for hook in hooks:
+def pruned_names(module: nn.Module) -> list[str]:
+    """The names of the weights that pruning masks, of the module itself."""
+    return [hook._tensor_name for hook in _hooks(module)]
+
+
+def renew_pruned(module: nn.Module) -> None:
+    """Compute the weights of a pruned module again, from what is trained and what is masked."""
+    for hook in _hooks(module):
         hook(module, ())
-    return [hook._tensor_name for hook in hooks]
+
+
+def _hooks(module: nn.Module) -> list[BasePruningMethod]:
+    return [hook for hook in module._forward_pre_hooks.values() if isinstance(hook, BasePruningMethod)]

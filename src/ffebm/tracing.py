@@ -8,8 +8,10 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import is_fake
 
-__all__ = ["exporting", "not_compiled", "refuse_training", "transforming"]
+__all__ = ["exporting", "not_compiled", "numberless", "refuse_exporting", "refuse_training", "transforming", "unseen"]
 __dir__ = __all__.copy
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -25,12 +27,32 @@ def transforming() -> bool:
     return torch._C._are_functorch_transforms_active()
 
 
+def numberless(x: Tensor) -> bool:
+    """Whether a tensor is a shape alone, as on the meta device."""
+    return x.is_meta or is_fake(x)
+
+
+def unseen(x: Tensor) -> bool:
+    """Whether nobody can look at the numbers of a tensor: where there are none, or under a transform."""
+    return transforming() or numberless(x)
+
+
 def refuse_training(what: str, training: bool) -> None:
     """What is kept is inference: nothing that it computes has the derivative of an equilibrium."""
     if training:
         raise RuntimeError(
             f"{what} cannot be traced (by `torch.jit.trace` or `torch.onnx.export`) or exported while it is in training mode: "
             "call `model.eval()` first. What is kept makes a fixed number of sweeps, and has no gradient of an equilibrium."
+        )
+
+
+def refuse_exporting(whose: object, method: str) -> None:
+    """A derivative that autograd takes on the way is nothing that could be kept."""
+    if exporting():
+        name = type(whose).__name__
+        raise TypeError(
+            f"{name} cannot be exported or traced: its `{method}` is a derivative that autograd takes at every sweep, and a "
+            f"file holds plain operations. Give {name} a `{method}` in closed form."
         )
 
 

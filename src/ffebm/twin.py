@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
+from types import MappingProxyType
 from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
-from ffebm.pruning import renew_pruned
+from ffebm.pruning import pruned_names, renew_pruned
+from ffebm.tracing import exporting, transforming
 
-__all__ = ["Names", "holdings", "twin", "with_children", "with_tensors"]
+__all__ = ["Names", "holdings", "renewed", "twin", "with_children", "with_tensors"]
 __dir__ = __all__.copy
 
 M = TypeVar("M", bound=nn.Module)
@@ -40,19 +42,35 @@ def twin(module: M, names: Names, tensors: Sequence[Tensor], needed: Sequence[bo
         for leaf in [tensor.detach().requires_grad_(need)]
         for name in aliases
     }
-    twins: dict[int, nn.Module] = {}
+    copy = _copied(module, leaves)
+    with torch.enable_grad():
+        for part in copy.modules():
+            renew_pruned(part)
+    return copy
+
+
+def _copied(module: M, tensors: Mapping[str, Tensor] = MappingProxyType({})) -> M:
+    """A module of the same kind, down to the last of its parts, with these tensors by name and its own for the others."""
+    copies: dict[int, nn.Module] = {}
     for prefix, part in module.named_modules():
-        twins[id(part)] = other = part.__class__.__new__(part.__class__)
+        copies[id(part)] = other = part.__class__.__new__(part.__class__)
         other.__dict__ = dict(part.__dict__)
         for kind in ("_parameters", "_buffers"):
-            tensors_of: dict[str, Tensor | None] = part.__dict__[kind]
-            other.__dict__[kind] = {name: leaves.get(f"{prefix}.{name}".lstrip("."), t) for name, t in tensors_of.items()}
-    for other in twins.values():
-        other._modules = {name: None if child is None else twins[id(child)] for name, child in other._modules.items()}
-    with torch.enable_grad():
-        for other in twins.values():
-            renew_pruned(other)
-    return cast(M, twins[id(module)])
+            own: dict[str, Tensor | None] = part.__dict__[kind]
+            other.__dict__[kind] = {name: tensors.get(f"{prefix}.{name}".lstrip("."), t) for name, t in own.items()}
+    for other in copies.values():
+        other._modules = {name: None if child is None else copies[id(child)] for name, child in other._modules.items()}
+    return cast(M, copies[id(module)])
+
+
+def renewed(module: M) -> M:
+    """The module with what pruning masks computed anew: in place, or in a copy where a transform or an exporter looks on."""
+    if not any(pruned_names(part) for part in module.modules()):
+        return module
+    other = _copied(module) if transforming() or exporting() else module
+    for part in other.modules():
+        renew_pruned(part)
+    return other
 
 
 def with_children(module: M, **children: nn.Module) -> M:

@@ -41,6 +41,7 @@ def walk(chain: Chain, s: Tensor, run: Run, settle: Settle, last: Settle | None 
     """
     for number, (stage, block) in enumerate(chain, 1):
         x = run(stage, s)
+        block.check_samples(x)
         relaxed = last(block, x) if last is not None and number == len(chain) else settle(block, x)
         visit = Visit(number, stage, block, s, x, relaxed)
         yield visit

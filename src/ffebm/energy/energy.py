@@ -16,6 +16,7 @@ from ffebm.energy.certificate import Certificate
 from ffebm.energy.graph import Edge
 from ffebm.interaction import Shape
 from ffebm.state import Colours, State
+from ffebm.tracing import refuse_exporting
 
 __all__ = ["Energy", "Session"]
 __dir__ = __all__.copy
@@ -76,6 +77,7 @@ class Energy(nn.Module, ABC):
 
     def drive(self, state: State, x: Tensor, layer: int) -> Tensor:
         r"""The current $\partial_\ell \Phi / c_\ell$ into one layer (0-based): its minimum is the activation of it."""
+        refuse_exporting(self, "drive")
         tracked = torch.is_grad_enabled()
         with torch.inference_mode(False), torch.enable_grad():
             state = tuple(_outside_inference(s) for s in state)

@@ -95,9 +95,9 @@ class Hopfield(Energy):
         return layer_shapes(self.graph, len(self.activations), tuple(shape))
 
     def leading(self, shape: Sequence[int]) -> int:
-        units = {edge.units for pre, _, edge in self.graph if pre == 0}
-        flat = len(units) == 1 and None not in units and {math.prod(shape[1:])} != units and {shape[-1]} == units
-        return len(shape) - 1 if flat else 1
+        units = [edge.units for pre, _, edge in self.graph if pre == 0]
+        # As `nn.Linear` does, where the last dimension fits: also where an image of one row and channel would be as large.
+        return len(shape) - 1 if units and all(size == shape[-1] for size in units) else 1
 
     def layer_weight(self, layer: int) -> float:
         return self.feedback ** (layer + 1 - len(self.activations))

@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from ffebm.errors import needs_tool
+
 _PLACES = {  # loaded when they are asked for: training loads Lightning
     "Run": "ffebm.experiment.run",
     "Settings": "ffebm.experiment.settings",
@@ -23,4 +25,7 @@ __dir__ = __all__.copy
 def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_PLACES[name]), name)
+    try:
+        return getattr(import_module(_PLACES[name]), name)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(needs_tool(f"`ffebm.experiment.{name}`", error), name=error.name) from None

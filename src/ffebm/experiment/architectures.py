@@ -31,7 +31,9 @@ POOLS = {"max": MaxPool, "average": AveragePool, "soft": SoftPool}
 def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: int) -> FFEBM:
     """The model that settings describe, for images of a shape. Its weights come from torch's generator."""
     if chosen.parts.model is not None:
-        return _measured(made("parts.model", chosen.parts.model, FFEBM, chosen, tuple(input_shape), classes), input_shape)
+        return _measured(
+            made(chosen.parts, "parts.model", chosen.parts.model, FFEBM, chosen, tuple(input_shape), classes), input_shape
+        )
     model = chosen.model
     pool = POOLS[model.pooling]
     skips = {to: tuple(to - start for start, end in model.skips if end == to) for _, to in model.skips}
@@ -64,7 +66,7 @@ def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: 
         batch_norm=[model.batch_norm == "all" or (model.batch_norm == "first" and i == 0) for i in range(model.blocks)],
         relax=FixedPoint(free.steps, tolerance=free.tolerance, order=free.order or "odd-even", omega=free.omega),
         estimator=_estimator(chosen, gradient),
-        energy=Hopfield if chosen.parts.energy is None else part("parts.energy", chosen.parts.energy),
+        energy=Hopfield if chosen.parts.energy is None else part(chosen.parts, "parts.energy", chosen.parts.energy),
         nudge=model.nudge,
         weights=weights,
         max_contraction=model.max_contraction,
@@ -92,7 +94,7 @@ def _measured(model: FFEBM, input_shape: Sequence[int]) -> FFEBM:
 
 def _estimator(chosen: settings.Settings, gradient: settings.Gradient) -> GradientEstimator:
     name = chosen.parts.estimator
-    return build_estimator(gradient) if name is None else made("parts.estimator", name, GradientEstimator, chosen)
+    return build_estimator(gradient) if name is None else made(chosen.parts, "parts.estimator", name, GradientEstimator, chosen)
 
 
 def build_estimator(gradient: settings.Gradient) -> GradientEstimator:

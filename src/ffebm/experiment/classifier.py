@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -15,7 +16,7 @@ from ffebm.checks import brief_name
 from ffebm.experiment.data import Description
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.pictures import fitted, read_image
-from ffebm.experiment.run import Run
+from ffebm.experiment.run import Run, RunError
 from ffebm.experiment.settings import Settings
 from ffebm.experiment.trained import finite, load_trained, usable
 from ffebm.model import FFEBM
@@ -60,19 +61,37 @@ class Classifier(nn.Module):
         self.eval()
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path) -> Self:
-        """From the folder of a run, or one that `save_pretrained` wrote: settings, data.json, and weights as safetensors."""
-        run = Run.open(Path(folder))
+    def from_pretrained(cls, folder: str | Path, *, trust: bool = False) -> Self:
+        """From the folder of a run, or one that `save_pretrained` wrote: settings, data.json, and weights as safetensors.
+
+        Args:
+            trust: whether code may be run that its settings name, as a model of somebody's own.
+        """
+        return cls.of(Run.open(Path(folder), trust=trust))
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        """The model of a run."""
         description = run.description()
         model, _ = load_trained(run, description)
         return cls(model, run.settings(), description)
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write settings, data.json and weights into a new folder: all that `from_pretrained` and `ffebm predict` need."""
-        run = Run.create(Path(folder), "")
+    def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        """Write settings, data.json and weights into a folder: all that `from_pretrained` and `ffebm predict` need.
+
+        Args:
+            overwrite: replace a model that was saved there. A folder that holds anything else stays as it is.
+        """
+        run = Run(Path(folder))
+        taken = run.folder.exists() and (not run.folder.is_dir() or run.holds_something)
+        if taken and not (overwrite and run.is_saved_model):
+            instead = "Name another folder, or replace a saved model by `save_pretrained(folder, overwrite=True)`."
+            instead = "It is no saved model, so it is not replaced: name another folder." if overwrite else instead
+            raise RunError(f"{run.folder} exists already. {instead}")
+        run.folder.mkdir(parents=True, exist_ok=True)
         self.settings.save(run.settings_file)
         run.save_description(self.description)
-        run.save_weights(self.model)
+        run.save_weights(deepcopy(self.model).float())  # what such files hold, whatever it computes with now
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -84,8 +103,8 @@ class Classifier(nn.Module):
         return self.description.shape
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Images as bytes, made what the model takes: floats of mean 0 and deviation 1, by channel."""
-        return self.description.normalise(images)
+        """Images as bytes, made what the model takes: numbers as precise as its own, of mean 0 and deviation 1, by channel."""
+        return self.description.normalise(images).to(next(self.model.parameters()).dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         """The logits of images that are normalised."""
@@ -104,14 +123,14 @@ class Classifier(nn.Module):
             raise UserError("There is nothing to predict: the list of images is empty.")
         batch = torch.cat([_bytes(image, self.input_shape) for image in given])
         device = next(self.model.parameters()).device
-        probabilities = finite(self(self.normalise(batch.to(device)))).softmax(1).cpu()
+        probabilities = finite(self(self.normalise(batch.to(device)))).float().softmax(1).cpu()
         labels = [self.classes[number] for number in probabilities.argmax(1).tolist()]
         return Prediction(labels, probabilities, self.classes)
 
 
 def predict_images(run: Run, paths: Sequence[Path], top: int = 3) -> list[tuple[Path, Guesses]]:
     """What the model of a run sees in some files."""
-    classifier = Classifier.from_pretrained(run.folder)
+    classifier = Classifier.of(run)
     images = [read_image(path, classifier.input_shape) for path in paths]
     with usable(run):
         return list(zip(paths, classifier.predict(images).top(top), strict=True))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from importlib import import_module
@@ -26,6 +28,7 @@ CHECKED = 4  # images that the file must see as the model does
 CLOSE = 1e-3  # by how much logits may differ, in units of the largest: both round, and a file makes a fixed number of sweeps
 INPUT, OUTPUT = "images", "logits"
 METADATA = "ffebm.json"  # in a program of torch.export
+REGISTRATION = "torch.onnx._internal.exporter._registration"  # the logger of the table of operators
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,9 @@ def export(classifier: Classifier, path: Path) -> Exported:
     x = classifier.normalise(torch.randint(256, (CHECKED, *described.shape), dtype=torch.uint8, generator=generator))
     with torch.no_grad():
         expected = classifier(x)
-    plain = deepcopy(classifier).eval().to(memory_format=torch.contiguous_format)  # pyright: ignore[reportCallIssue]
-    content, run = writers[path.suffix](plain, x[:2], metadata)
+        plain = _contiguous(deepcopy(classifier).eval())
+        plain(x)  # which a limit asks of a copy: it has not seen its weights
+    content, run = writers[path.suffix](_contiguous(plain), x[:2], metadata)  # what a limit remembers lies as images do
     found = run(x)
     difference = (found - expected).abs().max().item()
     if not difference <= CLOSE * max(1.0, expected.abs().max().item()):
@@ -73,13 +77,18 @@ def export(classifier: Classifier, path: Path) -> Exported:
     return Exported(path, len(content), difference, metadata)
 
 
+def _contiguous(classifier: Classifier) -> Classifier:
+    return classifier.to(memory_format=torch.contiguous_format)  # pyright: ignore[reportCallIssue]
+
+
 Written = tuple[bytes, Callable[[Tensor], Tensor]]  # the file, and how it is run
 
 
 def _onnx(classifier: Classifier, x: Tensor, metadata: Mapping[str, str]) -> Written:
     onnx, runtime = _needed("onnx"), _needed("onnxruntime")
     _needed("onnxscript")
-    with warnings.catch_warnings(action="ignore"):  # of parts of torch that are on their way out
+    # Of parts of torch that are on their way out, and of operators of torchvision's, which no model here has.
+    with warnings.catch_warnings(action="ignore"), _without(REGISTRATION, "torchvision is not installed"):
         program = torch.onnx.export(
             classifier,
             (x,),
@@ -100,6 +109,20 @@ def _onnx(classifier: Classifier, x: Tensor, metadata: Mapping[str, str]) -> Wri
         return torch.from_numpy(logits)
 
     return content, run
+
+
+@contextmanager
+def _without(logger: str, words: str) -> Iterator[None]:
+    """Have a logger leave out what begins with these words."""
+
+    def others(record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith(words)
+
+    logging.getLogger(logger).addFilter(others)
+    try:
+        yield
+    finally:
+        logging.getLogger(logger).removeFilter(others)
 
 
 def _program(classifier: Classifier, x: Tensor, metadata: Mapping[str, str]) -> Written:

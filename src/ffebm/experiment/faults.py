@@ -16,7 +16,7 @@ from ffebm.experiment.errors import UserError
 from ffebm.experiment.settings import SettingsError
 from ffebm.experiment.settings.sections import Parts
 
-__all__ = ["PartError", "blamed", "faults_of", "named_parts"]
+__all__ = ["PartError", "blamed", "faults_of"]
 __dir__ = __all__.copy
 
 LONGEST = 300  # characters of what an error says
@@ -28,15 +28,6 @@ Named = tuple[str, str]  # a setting, and what it names
 
 class PartError(SettingsError):
     """Something went wrong in code that settings name."""
-
-
-def named_parts(parts: Parts) -> Iterator[Named]:
-    """Every setting that names code, with what it names."""
-    for key in type(parts).model_fields:
-        value = getattr(parts, key)
-        for name in value if isinstance(value, list) else [value]:
-            if name is not None and ":" in name:
-                yield f"parts.{key}", name
 
 
 @contextmanager
@@ -60,7 +51,7 @@ def blamed(error: BaseException, parts: Parts, objects: Sequence[tuple[Named, ob
         return ""  # which say already whose they are
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     acting = [named for named, made in objects if any(frame.f_locals.get("self") is made for frame in frames)]
-    near = [named for named in named_parts(parts) if any(_is_in_file_of(frame.f_code, named[1]) for frame in frames)]
+    near = [named for named in parts.named() if any(_is_in_file_of(frame.f_code, named[1]) for frame in frames)]
     exact = [named for named in near if any(_is_of(frame.f_code, named[1]) for frame in frames)]
     whose = acting or exact or near
     return _sentence(whose, error) if whose else ""

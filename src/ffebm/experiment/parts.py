@@ -1,4 +1,4 @@
-"""Parts of one's own that settings name as `module:name`: imported only where the user has said that they may be."""
+"""Parts of one's own that settings name as `module:name`: imported only where somebody has said that they may be."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ from pathlib import Path
 from typing import Any
 
 from ffebm.checks import brief_name
-from ffebm.experiment.faults import PartError, faults_of, named_parts
+from ffebm.experiment.faults import PartError, faults_of
 from ffebm.experiment.settings import SettingsError
 from ffebm.experiment.settings.sections import Parts
 
 __all__ = ["check_parts", "made", "part", "trust"]
 __dir__ = __all__.copy
 
-_trusted = True  # a program that calls this library runs code of its own anyway
+_said: bool | None = None  # by a command line, which has the say where there is one
 
 
-def trust(yes: bool) -> None:
-    """Say whether settings may name code that is then run."""
-    global _trusted
-    _trusted = yes
+def trust(yes: bool | None) -> None:
+    """Say whether settings may name code that is then run; None leaves it to where each is from."""
+    global _said
+    _said = yes
 
 
-def part(key: str, name: str) -> Any:
+def part(parts: Parts, key: str, name: str) -> Any:
     """The object that a setting names.
 
     Args:
+        parts: where it is named, which know whether they are trusted.
         key: of the setting, for errors.
     """
     said = f"`{key}` names {brief_name(name)}"
-    if not _trusted:
-        raise SettingsError(
-            f"{said}, code that would be run. If you know who wrote it and these settings, add --trust to the command."
-        )
+    if not (parts.trusted if _said is None else _said):
+        how = "open the run with trust=True, for example `ffebm.load(folder, trust=True)`"
+        how = how if _said is None else "add --trust to the command"
+        raise SettingsError(f"{said}, code that would be run. If you know who wrote it and these settings, {how}.")
     module, _, path = name.partition(":")
     here = _look_here()
     try:
@@ -66,13 +67,13 @@ def _look_here() -> str:
 
 def check_parts(parts: Parts) -> None:
     """Look for everything that settings name, before anything is begun."""
-    for key, name in named_parts(parts):
-        part(key, name)
+    for key, name in parts.named():
+        part(parts, key, name)
 
 
-def made(key: str, name: str, kind: type, *arguments: Any) -> Any:
+def made(parts: Parts, key: str, name: str, kind: type, *arguments: Any) -> Any:
     """The object that a setting names, or what that returns for these arguments; it must be of a kind."""
-    found = part(key, name)
+    found = part(parts, key, name)
     if callable(found) and not isinstance(found, kind):
         taken = _taken(found, arguments)
         if taken is None:

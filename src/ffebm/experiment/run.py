@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,14 @@ SHARES = ("train_accuracy", "test_accuracy", "test_top5")
 
 @dataclass(frozen=True)
 class Run:
-    """Names of the files in a run folder, and how they are read and written."""
+    """Names of the files in a run folder, and how they are read and written.
+
+    Args:
+        trust: whether code may be run that its settings name: the folder may be anybody's.
+    """
 
     folder: Path
+    trust: bool = field(default=False, compare=False, kw_only=True)
 
     @classmethod
     def create(cls, folder: Path | None, name: str) -> Run:
@@ -62,10 +67,10 @@ class Run:
         raise RunError(f"There are too many runs called {stem} already; name a folder with --output.")
 
     @classmethod
-    def open(cls, folder: Path) -> Run:
+    def open(cls, folder: Path, *, trust: bool = False) -> Run:
         """The folder of an earlier run."""
         check_is_run(folder)
-        return cls(folder)
+        return cls(folder, trust=trust)
 
     @property
     def holds_something(self) -> bool:
@@ -77,6 +82,12 @@ class Run:
             f"{self.folder} exists already: a new run would overwrite it. Name another folder, or go on with that run by "
             f"`{resume_command(self)}`."
         )
+
+    @property
+    def is_saved_model(self) -> bool:
+        """Whether it holds a model that was taken away, and nothing of how it was trained."""
+        trained = (self.folder / "metrics.csv", self.folder / "environment.json", self.checkpoint_folder)
+        return self.weights_file.is_file() and not any(path.exists() for path in trained)
 
     def damage(self) -> str:
         """Why its settings or its metrics cannot be read; nothing, where they can."""
@@ -151,7 +162,8 @@ class Run:
         return sorted((path for path in found if re.fullmatch(r"step-\d{8,12}", path.stem)), key=step_of, reverse=True)
 
     def settings(self) -> Settings:
-        return read_settings(self.settings_file)
+        settings = read_settings(self.settings_file)
+        return settings if self.trust else settings.from_elsewhere()
 
     def save_description(self, description: Description) -> None:
         """So that the weights can be used where the data is not."""

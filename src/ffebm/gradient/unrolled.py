@@ -39,7 +39,9 @@ class Unrolled(GradientEstimator):
 
     def equilibrium(self, energy: Energy, x: Tensor, relax: Relaxation, start: State | None = None) -> Relaxed:
         (free,) = Simulated(energy, relax).settle(x.detach(), [FREE], start=start)
-        recorded = _reaching(self.relax(energy, x, start=free.state), energy, x)
+        # Forward mode heeds no `no_grad`: it would follow the way there, too, and not give what `backward` does.
+        start = tuple(s.detach() for s in free.state)
+        recorded = _reaching(self.relax(energy, x, start=start), energy, x)
         return Relaxed(recorded.state, free.residual, free.sweeps)  # these tell whether it was an equilibrium
 
 
@@ -75,8 +77,13 @@ class _Reach(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.layers = len(output)
         ctx.save_for_backward(*inputs[1 + len(output) :])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         return (None, *grads, *(torch.zeros_like(t) for t in ctx.saved_tensors))
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, ...]:
+        return tuple(t.view_as(t) for t in tangents[1 : 1 + ctx.layers])

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from ffebm.checks import refuse_old_names
 from ffebm.derivative import pulled_back, wanted
-from ffebm.pruning import renew_pruned
+from ffebm.pruning import pruned_names, renew_pruned
 from ffebm.state import dot
+from ffebm.tracing import refuse_exporting
 
-__all__ = ["Contact", "Ends", "Interaction", "Shape"]
+__all__ = ["Contact", "Ends", "Interaction", "Shape", "check_edges"]
 __dir__ = __all__.copy
 
 Shape = tuple[int, ...]
@@ -50,6 +51,7 @@ class Interaction(nn.Module, ABC):
 
     def down(self, pre: Tensor, post: Tensor) -> Tensor:
         r"""The top-down current into `pre`, $\partial_{pre} (post \cdot \mathrm{up}(pre))$."""
+        refuse_exporting(self, "down")
         (current,) = torch.func.vjp(self.up, pre)[1](post)
         return current
 
@@ -103,7 +105,8 @@ class Interaction(nn.Module, ABC):
         )
 
     def _scale_weight_(self, factor: float) -> None:
-        pruned = "weight" in renew_pruned(self)
+        renew_pruned(self)
+        pruned = "weight" in pruned_names(self)
         weight = self.weight_orig if pruned else self.weight
         assert isinstance(weight, Tensor)
         if not isinstance(weight, nn.Parameter):
@@ -124,9 +127,9 @@ class Interaction(nn.Module, ABC):
         errors = [gradients[name]() for name in used]
         return dict(zip(parameters, pulled_back([*used.values()], [*parameters.values()], errors), strict=True))
 
-    def renew(self, where: str) -> None:
-        """Renew what pruning masks, and refuse other tensors that a hook on `forward` renews: sweeps call `up` and `down`."""
-        pruned = renew_pruned(self)
+    def check_hooks(self, where: str) -> None:
+        """Refuse tensors that a hook on `forward` renews, but for those of pruning: sweeps call `up` and `down`."""
+        pruned = pruned_names(self)
         held = [name for name, value in vars(self).items() if isinstance(value, Tensor)] if self._forward_pre_hooks else []
         stale = [name for name in held if name not in pruned]
         if stale:
@@ -139,6 +142,13 @@ class Interaction(nn.Module, ABC):
     def macs(self, shape: Shape) -> int | None:
         """Multiply-accumulates of one `up` for one sample, or None where they are not known."""
         return None
+
+
+def check_edges(module: nn.Module, where: str) -> None:
+    """Have every edge in a module `check_hooks`: other parts are called as modules, and run theirs."""
+    for name, part in module.named_modules():
+        if isinstance(part, Interaction):
+            part.check_hooks(f"{name} of {where}")
 
 
 class Contact:

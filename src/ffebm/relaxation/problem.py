@@ -42,7 +42,7 @@ class Problem:
     def begin(self) -> State:
         """The state to begin with; raises where it is not one tensor per layer with a sample for each of the input's."""
         state = self.energy.init_state(self.x) if self.start is None else self.start
-        layers, batch = len(self.energy.activations), len(self.x)
+        layers, batch = len(self.energy.activations), self.x.shape[0]  # `len` would fix it in an exported program
         if not isinstance(state, tuple) or len(state) != layers or any(s.dim() < 2 or s.shape[0] != batch for s in state):
             got = [tuple(s.shape) for s in state] if isinstance(state, tuple) else type(state).__name__
             raise ValueError(

@@ -27,7 +27,7 @@ from ffebm.relaxation.stopping import (
     stopping_rule,
 )
 from ffebm.state import State, largest
-from ffebm.tracing import transforming
+from ffebm.tracing import numberless, transforming, unseen
 
 __all__ = ["Relaxation", "check_input", "check_tensor"]
 __dir__ = __all__.copy
@@ -98,7 +98,7 @@ class Relaxation(ABC):
             return [lambda state, nudge=nudge: self.sweep(energy, state, problem.x, nudge) for nudge in problem.nudges], start
 
         relaxed = iterate(begin, self._stopping(problem, observer), observer)
-        if transforming():
+        if unseen(problem.x):
             return relaxed
         # Clamped units move by 1 at most, and settling ones by less and less. NaN fails the comparison too.
         if problem.size is None:
@@ -119,6 +119,8 @@ class Relaxation(ABC):
                 f"Each sample of {block_name()} stops within a tolerance on its own, and transforms of `torch.func` cannot see "
                 f"when: give it a fixed number of sweeps, `FixedPoint({self.steps})`, or an estimator that records none."
             )
+        if numberless(problem.x):
+            return stopping_rule(1, None, measured=problem.size is None)  # which has all shapes
         watched = watched or transforming()
         if self.tolerance is not None or watched or dtype not in (torch.float32, torch.float64):
             return stopping_rule(self.steps, self.tolerance, measured=problem.size is None)

@@ -26,7 +26,7 @@ class Group(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """--trust may stand anywhere: it is of the whole command, and settings are read in many places."""
         trust(TRUST in args)
-        ctx.call_on_close(lambda: trust(True))
+        ctx.call_on_close(lambda: trust(None))
         return super().parse_args(ctx, [argument for argument in args if argument != TRUST])
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from ffebm.checks import brief
 from ffebm.experiment.files import write_atomically
@@ -295,7 +295,9 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*(\.\w+)*
 
 
 class Parts(Section):
-    """Code of your own, each as "module:name", run only with --trust or from Python."""
+    """Code of your own, each as "module:name", run only where it is trusted."""
+
+    _trusted: bool = PrivateAttr(default=True)  # what a program sets is its own code
 
     model: Name | None = Field(default=None, description="makes the model, from settings, the shape of images and classes")
     energy: Name | None = Field(default=None, description="makes the energy of a block, called as Hopfield is")
@@ -305,6 +307,16 @@ class Parts(Section):
     logger: Literal["csv", "wandb", "mlflow"] | Name | None = Field(
         default=None, description="besides TensorBoard: csv, wandb, mlflow, or your own, from the run's folder"
     )
+
+    @property
+    def trusted(self) -> bool:
+        """Whether what they name may be imported."""
+        return self._trusted
+
+    def named(self) -> list[tuple[str, str]]:
+        """Every setting that names code, with what it names."""
+        several = [*self.model_dump(exclude={"callbacks"}).items(), *(("callbacks", name) for name in self.callbacks)]
+        return [(f"parts.{key}", name) for key, name in several if name is not None and ":" in name]
 
 
 class Score(Section):
@@ -376,6 +388,14 @@ class Settings(Section):
         return self.model_copy(
             update={"data": data, "model": model, "gradient": self._nudging, "relaxation": self._relaxing, "trainer": trainer}
         )
+
+    def from_elsewhere(self) -> Settings:
+        """The same as a file from anywhere: code that they name is not run."""
+        if not self.parts.named():
+            return self
+        parts = self.parts.model_copy()
+        parts._trusted = False
+        return self.model_copy(update={"parts": parts})
 
     def save(self, path: Path) -> None:
         write_atomically(path, tomli_w.dumps(self.as_toml()).encode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from ffebm.experiment.faults import PartError
 from ffebm.experiment.forecast import survey
 from ffebm.experiment.places import GIVEN
 from ffebm.experiment.processes import is_first
-from ffebm.experiment.run import Run, RunError, step_of
+from ffebm.experiment.run import Run, RunError, remake_command, step_of
 from ffebm.experiment.settings import Settings, SettingsError
 from ffebm.experiment.training.calibrating import Calibrating
 from ffebm.experiment.training.calm import calm
@@ -60,7 +61,7 @@ def train(
     settings, given = _handed_over(settings, data)
     run = Run.create(None, settings.data.name) if run is None else run
     learner = prepare(settings, console, given)
-    learner.run = run
+    learner.run = replace(run, trust=True)  # whose settings are those of the caller
     if not quiet:
         _introduce(learner, console)
     with _folder_locked(learner, run, new=True):
@@ -79,6 +80,11 @@ def resume(
         data: the same that `train` was given, where it was.
     """
     console = console or Console(stderr=True)
+    if run.is_saved_model:
+        raise RunError(
+            f"{run.folder} holds a saved model, not a run: there are weights, and neither checkpoints nor metrics.csv to go on "
+            f"from. To train such a model from the beginning: `{remake_command(run)}`."
+        )
     settings = run.settings()
     moved = settings if root is None else settings.model_copy(update={"data": settings.data.at(root)})
     learner = prepare(moved, console, _handed_over(settings, data)[1])
@@ -162,7 +168,7 @@ def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None, 
                 gradient_clip_val=learner.settings.optimiser.clip,
                 deterministic=settings.deterministic,
                 sync_batchnorm=settings.sync_batch_norm and settings.processes > 1 and on_gpu,
-                logger=loggers(learner.settings.parts.logger, run.folder, step) if first else False,
+                logger=loggers(learner.settings.parts, run.folder, step) if first else False,
                 callbacks=callbacks,
                 plugins=plugins,
                 use_distributed_sampler=False,  # batches know their process

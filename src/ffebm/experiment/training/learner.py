@@ -52,7 +52,7 @@ class Learner(LightningModule):
         self.settings = settings
         self.dataset = dataset
         self.own_callbacks: list[Callback] = [  # besides those of every run
-            made("parts.callbacks", name, Callback, settings) for name in settings.parts.callbacks
+            made(settings.parts, "parts.callbacks", name, Callback, settings) for name in settings.parts.callbacks
         ]
         self.history: list[dict[str, float]] = []
         self.training_sums = torch.zeros(4, dtype=torch.float64)  # samples, loss, right, residual
@@ -105,7 +105,7 @@ class Learner(LightningModule):
         chosen = self.settings.optimiser
         schedule = lambda step: chosen.rate(step / self.steps) / chosen.learning_rate  # noqa: E731
         if (own := self.settings.parts.optimiser) is not None:
-            optimiser = made("parts.optimiser", own, Optimizer, list(parameters), self.settings)
+            optimiser = made(self.settings.parts, "parts.optimiser", own, Optimizer, list(parameters), self.settings)
             _check_steps_once(optimiser, own)
             return optimiser, LambdaLR(optimiser, schedule)
         shared: dict[str, Any] = {"lr": chosen.learning_rate, "weight_decay": chosen.weight_decay}

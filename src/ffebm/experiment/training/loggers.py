@@ -10,6 +10,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoa
 
 from ffebm.experiment.parts import made
 from ffebm.experiment.settings import SettingsError
+from ffebm.experiment.settings.sections import Parts
 
 __all__ = ["loggers"]
 __dir__ = __all__.copy
@@ -23,13 +24,14 @@ KNOWN: dict[str, Callable[[Path], Logger]] = {
 }
 
 
-def loggers(name: str | None, folder: Path, step: int | None) -> list[Any]:
+def loggers(parts: Parts, folder: Path, step: int | None) -> list[Any]:
     """TensorBoard, which forgets what came after `step`, and the one that settings name."""
     tensorboard = TensorBoardLogger(folder, "tensorboard", "", purge_step=step)
+    name = parts.logger
     if name is None:
         return [tensorboard]
     if name not in KNOWN:
-        return [tensorboard, made("parts.logger", name, Logger, folder)]
+        return [tensorboard, made(parts, "parts.logger", name, Logger, folder)]
     try:
         return [tensorboard, KNOWN[name](folder)]
     except ImportError:
