@@ -152,9 +152,10 @@ HEAD = ("", "test accuracy", "every seed", "training accuracy", "residual")
 def draw() -> None:
     longer = any(kind.histories(seeds) for kind, seeds in FIVE)
     figure = Figure(figsize=(11 if longer else 8, 3.4), layout="constrained", dpi=130)
-    limits, cut, *rest = figure.subplots(1, 3 if longer else 2, sharey=True)
-    points(limits, TWO, LIMITS, "limit on contraction, blocks of two")
-    points(cut, CUT, [str(split) for split in SPLITS], f"layers in a block, limit {BEST}")
+    limits, cut, *rest = figure.subplots(1, 3 if longer else 2)
+    cut.sharey(limits)
+    points(limits, TWO, LIMITS, "limit on contraction, two epochs")
+    points(cut, CUT, [str(split) for split in SPLITS], f"layers in a block, limit {BEST}, two epochs")
     limits.set_ylabel("test accuracy (%)")
     for curves in rest:
         for (kind, seeds), name, colour in zip(FIVE, (f"limit {BEST}", "no limit"), ("#1b62a5", "#7a7a7a"), strict=True):
@@ -162,12 +163,12 @@ def draw() -> None:
                 epochs = [each["epoch"] for each in history]
                 accuracies = [100 * each["test_accuracy"] for each in history]
                 curves.plot(epochs, accuracies, color=colour, marker="o", markersize=3, label=None if number else name)
-        curves.set_xlabel("epoch of five")
+        curves.set_xlabel("epoch of five, blocks of two")
         curves.legend(frameon=False)
     for axes in (limits, cut, *rest):
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle("CIFAR-10 after two epochs: 12 layers, an eighth of the width, every seed and the mean", fontsize=11)
+    figure.suptitle("CIFAR-10 by equilibrium propagation: 12 layers, an eighth of the width, every seed", fontsize=11)
     figure.savefig(ROOT / "docs" / "images" / "cifar10_small.png")
 
 
