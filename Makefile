@@ -63,7 +63,8 @@ bench: install  ## how fast and how true gradients are, into results/speed (half
 	cp results/speed/trained/speed.png docs/images/speed.png
 	cp results/speed/grid/speed.png docs/images/speed-grid.png
 
-TRAINED := bs2-limit-0.5-2-epochs bs2-limit-0.2-2-epochs bs2-limit-0.5-feedback-0.3-2-epochs bs2-limit-0.5-feedback-0.1-2-epochs \
+TRAINED := bs2-limit-0.5-2-epochs bs2-limit-0.2-2-epochs bs2-limit-0.1-2-epochs \
+	bs2-limit-0.5-feedback-0.3-2-epochs bs2-limit-0.5-feedback-0.1-2-epochs \
 	bs3-limit-0.5-2-epochs bs3-limit-0.2-2-epochs bs4-limit-0.5-2-epochs bs4-limit-0.2-2-epochs bs2-limit-none-2-epochs
 
 bench-memory: install  ## what gradients keep in memory, into results/

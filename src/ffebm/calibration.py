@@ -27,6 +27,7 @@ SWEEPS, TOLERANCE = 300, 1e-5  # of a relaxation that counts as the equilibrium 
 TIGHTER = 0.6  # what an error that was too large is multiplied by
 STILL = 0.05  # what the last free sweep may move a layer by, as a part of its size: blocks warn of twice as much
 FRESH = 0.25  # the part of the error allowed that may show on the samples that a contraction was watched on: others show more
+WORTHWHILE = 0.03  # going further by less gains less than the pass over every layer costs that it takes
 LEAST = 1e-6  # a relative error that nothing would be gained below
 
 # Chosen by trial on nets of two layers a block, and raised where a small net fell short. benchmarks/gain_limit.py and
@@ -81,8 +82,9 @@ class Tuning:
                 by default odd before even.
         """
         responding = RESPONSIVE * contraction
-        omega, nudged_omega = (2 / (1 + math.sqrt(1 - rho)) if over_relaxed else 1.0 for rho in (contraction, responding))
-        rate, nudged_rate = (omega - 1, nudged_omega - 1) if over_relaxed else (contraction, responding)
+        further = [2 / (1 + math.sqrt(1 - rho)) - 1 for rho in (contraction, responding)]
+        rate, nudged_rate = further if over_relaxed else (contraction, responding)
+        omega, nudged_omega = (1 + more if over_relaxed and more >= WORTHWHILE else 1.0 for more in further)
         up, down = crossing or (-(-layers // 2) - 1,) * 2
         # The second sweep at the soonest shows whether anything still moves, and none may end where much does.
         free = max(_sweeps(contraction, rate, (error / MISPLACED) ** 2), 1 + _sweeps(contraction, rate, STILL))

@@ -55,6 +55,10 @@ class EdgeGains(_Remembering):
 
     remembers = "vector_"
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._directions: dict[tuple[int, Shape], Tensor] = {}
+
     def measure(self, energy: Energy, shape: Sequence[int], iterations: int = 1) -> list[float]:
         """The gain of every edge, for an input of this shape; raises where an edge does not tell.
 
@@ -103,14 +107,20 @@ class EdgeGains(_Remembering):
         vector.copy_(torch.where((squares[-1] > 0) & sound, _tensor(best / best.norm(), vector), vector))
         return torch.where(sound, squares[-1], torch.inf)
 
+    def _drawn(self, number: int, below: Shape) -> Tensor:
+        """A random direction: the same numbers on every device and at every step."""
+        if (known := self._directions.get((number, below))) is None:
+            generator = torch.Generator("cpu").manual_seed(number)
+            known = self._directions[number, below] = torch.randn(1, *below, generator=generator, device="cpu")
+        return known
+
     def _vector(self, number: int, edge: Interaction, below: Shape) -> tuple[Tensor, bool]:
         """The vector of an edge, and whether it is new."""
         name, like = f"vector_{number}", next(edge.parameters(), torch.empty(()))
         if like.is_meta:
             self.register_buffer(name, like.new_empty(1, *below))
             return like.new_empty(1, *below), True
-        generator = torch.Generator("cpu").manual_seed(number)  # the same numbers on every device
-        drawn = torch.randn(1, *below, generator=generator, device="cpu").to(like)
+        drawn = self._drawn(number, below).to(like)
         drawn = drawn / drawn.norm()
         kept = self._buffers.get(name)
         fresh = kept is None or kept.shape[1:] != below
@@ -176,15 +186,16 @@ class Limit(_Remembering):
     @torch.no_grad()
     def keep(self, energy: Energy, shape: Sequence[int]) -> None:
         """Bring weights back that have grown too large since the last time; nothing where they have not changed."""
-        if any(is_fake(p) for p in energy.parameters()):  # and so is every number that could be had of them
+        tensors = [*energy.parameters(), *energy.buffers()]  # what gains depend on: masks of a pruning, too
+        if any(is_fake(t) for t in tensors):  # and so is every number that could be had of them
             return
-        if any(p.is_meta for p in energy.parameters()):
+        if any(t.is_meta for t in tensors):
             shares(energy, len(self.gains.measure(energy, shape)), self.max_contraction)  # refuses what has none
-            self.register_buffer("seen", torch.empty(MARKS * len(_tensors(energy)) + len(shape), device="meta"))
+            self.register_buffer("seen", torch.empty(MARKS * len(tensors) + len(shape), device="meta"))
             return
-        seen, marks = self._buffers.get("seen"), _fingerprint(energy, shape)
+        seen, marks = self._buffers.get("seen"), _fingerprint(tensors, shape)
         same = seen is not None and seen.dtype == marks.dtype and torch.equal(seen.to(marks.device), marks)
-        self._kept = [(ref(t), _version(t)) for t in _tensors(energy)]
+        self._kept = [(ref(t), _version(t)) for t in tensors]
         if same and self.certificate is not None:
             return
         ties = energy.ties(shape)
@@ -201,8 +212,8 @@ class Limit(_Remembering):
                 edge.interaction.scale_(SHORT * share / (gain * already))
         self.certificate = energy.certificate([min(gain / SHORT, share) for gain, share in zip(gains, most, strict=True)])
         # Part of a state dict: a run that goes on must not measure again what the pass before its checkpoint did.
-        self.register_buffer("seen", _fingerprint(energy, shape))
-        self._kept = [(ref(t), _version(t)) for t in _tensors(energy)]
+        self.register_buffer("seen", _fingerprint(tensors, shape) if scaled else marks)
+        self._kept = [(ref(t), _version(t)) for t in tensors]
 
     def check_kept(self, where: str) -> None:
         """Refuse to have weights exported that may have grown too large since the last pass: an exporter changes none.
@@ -245,27 +256,22 @@ def _version(tensor: Tensor) -> int:
 
 def in_single(energy: Energy) -> Energy:
     """The energy, in single precision where its own is less: gains come from eigenvalues, which halves do not have."""
-    names, tensors = holdings(energy)
-    if not any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors):
+    if not any(p.dtype in (torch.float16, torch.bfloat16) for p in energy.parameters()):
         return energy
+    names, tensors = holdings(energy)
     wider = [t.float() if t.is_floating_point() else t for t in tensors]
     return twin(energy, names, wider, [False] * len(wider))
 
 
-def _fingerprint(energy: Energy, shape: Sequence[int]) -> Tensor:
+def _fingerprint(tensors: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
     """What tells weights from those before: versions do not, of which fused optimisers and `.data` leave no trace.
 
     Gains depend on the size of images as well.
     """
     with torch.inference_mode(False), torch.no_grad():
-        marks = [mark for p in _tensors(energy) for mark in (p.sum(), p.norm(), p.flatten()[:1].sum())]
+        marks = [mark for p in tensors for mark in (p.sum(), p.norm(), p.flatten()[:1].sum())]
         sizes = torch.tensor(shape, dtype=torch.float32)
         return torch.cat([torch.stack(marks), sizes.to(marks[0])]) if marks else sizes
-
-
-def _tensors(energy: Energy) -> list[Tensor]:
-    """What gains depend on: masks of a pruning, too."""
-    return [*energy.parameters(), *energy.buffers()]
 
 
 def feedback_within(max_contraction: float | None, layers: int, enough: float = ENOUGH, faintest: float = 0.0) -> float:

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-__all__ = ["SealError", "UnsealedError", "seal", "unseal"]
+__all__ = ["SealError", "UnsealedError", "digest", "seal", "unseal"]
 __dir__ = __all__.copy
 
 SEAL = "sha256"
