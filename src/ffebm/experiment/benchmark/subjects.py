@@ -56,7 +56,7 @@ NETS = ("dense", *PRESETS)
 CLASSES = 10
 STARTING = 64  # samples of noise that a start from data looks at
 LEAST, ENOUGH = 0.9, 0.9999  # cosines between which gradients are compared
-FEW = ((1, 1), (2, 1), (2, 2), (3, 1))  # free and nudged sweeps, fewer than training is ever given
+FEW = ((1, 1), (2, 1), (2, 2), (3, 1), (3, 2))  # free and nudged sweeps, fewer than training is ever given
 POINTS = 7  # of the rest of a curve at most: the nudge may keep it from ever being good enough
 
 Gradient = dict[str, Tensor]  # by the names of parameters
