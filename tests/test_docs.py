@@ -241,12 +241,13 @@ def test_accuracies_in_the_readme_are_those_of_the_results() -> None:
     rows = re.findall(
         r"^\| (\S+) \| (\d\d\.\d\d) % ± (\d\.\d\d) \|", (ROOT / "results" / "cifar10_small.md").read_text(), re.MULTILINE
     )
-    measured = {limit: float(accuracy) for limit, accuracy, _ in rows[:5]}
-    assert list(measured) == ["0.2", "0.35", "0.5", "0.7", "none"]
-    assert measured["0.5"] > measured["none"]
+    two, five = ({limit: float(accuracy) for limit, accuracy, _ in part} for part in (rows[:5], rows[5:7]))
+    assert list(two) == ["0.2", "0.35", "0.5", "0.7", "none"]
+    assert two["0.5"] > two["none"]
+    assert list(five) == ["0.5", "none"]
+    assert five["0.5"] > five["none"]
     quoted = re.findall(r"(\d\d\.\d\d) %", (ROOT / "README.md").read_text())
-    assert len(quoted) == 2
-    assert list(map(float, quoted)) == [measured["0.5"], measured["none"]]
+    assert list(map(float, quoted)) == [five["0.5"], five["none"]]
 
 
 def test_speed_on_the_first_page_is_that_of_the_results() -> None:

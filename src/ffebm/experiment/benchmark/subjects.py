@@ -222,8 +222,9 @@ def proposed(model: FFEBM, x: Tensor, y: Tensor, truth: Gradient) -> list[Method
     for method in (method for method in MOST.methods("", CURVES) if method.is_read(model)):
         asked = quiet_copy(method.apply(model))
         contractions = watched_contractions(asked, x)
-        few = [tuple(replace(Tuning.for_error(rho, 2, 1.0), free=f, nudged=n) for rho in contractions) for f, n in FEW]
-        for tunings in (*few, *islice(proposals(asked, contractions, LEAST), POINTS)):
+        more = list(islice(proposals(asked, contractions, LEAST), POINTS))
+        few = [tuple(replace(tuning, free=free, nudged=nudged) for tuning in more[0]) for free, nudged in FEW]
+        for tunings in dict.fromkeys((*few, *more)):
             found.append(replace(method, tunings=tunings))
             if smallest_cosine(gradients(found[-1].apply(quiet_copy(model)), x, y), truth)[0] >= ENOUGH:
                 break
