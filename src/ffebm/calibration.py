@@ -35,7 +35,7 @@ LEAST = 1e-6  # a relative error that nothing would be gained below
 CLAMPED = 0.65  # the part of a certified contraction that is left, because many units are clamped
 RESPONSIVE = 0.6  # the part of that which is left to responses: clamped units give none, and free ones still come and go
 MISPLACED = 6.0  # the error of a gradient, over the square root of that of a state: it has units on the wrong side of a kink
-RESPONDING = 5.0  # the error of the parameter that is worst off, over that of the response to a nudge
+RESPONDING = 7.0  # the error of the parameter that is worst off, over that of the response to a nudge
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from rich.table import Table
 from ffebm.checks import brief_name
 from ffebm.experiment.command_line.console import DataOption, JsonOption, examples, named, notes, out, print_json
 from ffebm.experiment.errors import UserError
+from ffebm.experiment.settings.paths import folder_in_environment
 
 if TYPE_CHECKING:
     from ffebm.experiment.data.condition import Condition
@@ -33,14 +34,14 @@ def check(
 
     Fails if one is damaged.
     """
-    from ffebm.experiment import data
-
-    folder = folder or data.default_folder()
+    folder = folder or folder_in_environment()
     if folder is None:
         raise UserError("Which folder? Name it, or set the environment variable FFEBM_DATA.")
     if not folder.is_dir() and not (folder.suffix == ".npz" and folder.is_file()):
         raise UserError(f"There is no folder {brief_name(str(folder), 200)}.")
     with notes.status("Reading …"):
+        from ffebm.experiment import data  # which loads torch
+
         report = data.check(folder)
     if as_json:
         print_json({name: {"state": str(found.state), "details": found.details} for name, found in report.items()})
