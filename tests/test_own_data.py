@@ -460,3 +460,20 @@ class TestAtTheTerminal:
     def test_what_official_sets_do_not_take_is_refused(self) -> None:
         with pytest.raises(SettingsError, match="data of your own"):
             read_preset("cifar10-small", ["data.size=16"])
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["digits", "one's own"])
+def test_validation_images_come_from_those_for_training_and_take_the_place_of_test_images(tmp_path: Path, own: bool) -> None:
+    if own:
+        images, labels = torch.arange(40 * 3 * 16).reshape(40, 3, 4, 4) % 251, torch.arange(40) % 2
+        np.savez(tmp_path / "train.npz", images=images.byte().numpy(), labels=labels.numpy())
+        np.savez(tmp_path / "test.npz", images=images.byte().numpy() // 2, labels=labels.numpy())
+    name, root = ("folder", tmp_path) if own else ("digits", None)
+    whole, apart = load(name, root), load(name, root, Wishes(validation=0.25, test_seed=3))
+    assert len(apart.train) + len(apart.test) == len(whole.train)
+    assert len(apart.test) == pytest.approx(0.25 * len(whole.train), abs=len(whole.classes))
+    rows = {(bytes(x.flatten().tolist()), int(y)) for x, y in zip(*whole.train, strict=True)}
+    assert {(bytes(x.flatten().tolist()), int(y)) for part in (apart.train, apart.test) for x, y in zip(*part, strict=True)} == rows
+    other = load(name, root, Wishes(validation=0.25, test_seed=4))
+    assert not torch.equal(other.test.x, apart.test.x)
+    assert apart.mean == whole.mean

@@ -147,7 +147,7 @@ class TestCells:
 
     @pytest.mark.parametrize(
         ("override", "words"),
-        [("seed=3", "--seeds"), ("gradient.kind=bptt", "EP and ID"), ("data.root=/d", "--data"), ("trainer.epoch=3", "epochs")],
+        [("seed=3", "--seeds"), ("gradient.kind=bptt", "--gradient"), ("data.root=/d", "--data"), ("trainer.epoch=3", "epochs")],
     )
     def test_settings_that_a_table_cannot_have_are_refused(self, override: str, words: str, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=words):
@@ -332,17 +332,21 @@ class TestOutcomes:
         assert "does not hold" in claims(SPLIT, rows)[0]
 
     def test_claims_are_judged_by_the_numbers(self) -> None:
-        def row(preset: str, ep: float, id_: float) -> Comparison:
+        def row(preset: str, ep: float, id_: float, bp: float | None = None) -> Comparison:
             outcomes = {"ep": Outcome(seeds=[0], top1=[ep]), "id": Outcome(seeds=[0], top1=[id_])}
+            if bp is not None:
+                outcomes["bp"] = Outcome(seeds=[0], top1=[bp])
             return Comparison(preset, read_preset(preset), outcomes)
 
-        rows = [row("cifar10-l12-bs2", 70, 70.9), row("cifar10-l12-bs3", 72.5, 72), row("cifar10-l6-bs2", 60, 60)]
+        rows = [row("cifar10-l12-bs2", 71, 71.9), row("cifar10-l12-bs3", 72.5, 72), row("cifar10-l6-bs2", 60, 60)]
         agree, over_all, alike = claims(SPLIT, rows)
         assert "holds; the widest gap is -0.90" in agree
         assert "all 3 pairs of runs, EP − ID is -0.13 ± 0.41" in over_all
         assert "varies by 0.71" in over_all
-        assert alike == "12 layers, EP, block sizes within 3 points of each other: holds; 2.50."
-        assert "does not hold" in claims(SPLIT, [*rows, row("cifar10-l6-bs3", 56, 56)])[2]
+        assert alike == "12 layers, EP, block sizes within 1.5 points of each other: holds; 1.50."
+        assert "does not hold" in claims(SPLIT, [*rows, row("cifar10-l6-bs3", 58, 58)])[2]
+        plain = claims(SPLIT, [*rows, row("cifar10-l6-bs6", 61, 61, 62.5)])[2]
+        assert plain == "EP within 1 point of plain backprop in every row: does not hold; the widest gap is -1.50 (cifar10-l6-bs6)."
 
     def test_claims_say_what_settings_were_chosen_by(self, tmp_path: Path) -> None:
         cells = SPLIT.cells("converged", rows=["cifar10-l6-bs3"])

@@ -26,7 +26,8 @@ WATCHED = 8  # plain sweeps that tell how fast a block contracts
 SWEEPS, TOLERANCE = 300, 1e-5  # of a relaxation that counts as the equilibrium to compare with
 TIGHTER = 0.6  # what an error that was too large is multiplied by
 STILL = 0.05  # what the last free sweep may move a layer by, as a part of its size: blocks warn of twice as much
-FRESH = 0.25  # the part of the error allowed that may show on the samples that a contraction was watched on: others show more
+FRESH = 0.25  # the part of what a cosine may fall short by that may show on the samples looked at: others show more
+LENIENT = 8.0  # of this times as much the formula is asked for first: it holds for nets worse than most
 WORTHWHILE = 0.03  # going further by less gains less than the pass over every layer costs that it takes
 LEAST = 1e-6  # a relative error that nothing would be gained below
 
@@ -132,8 +133,8 @@ def calibrate(model: FFEBM, x: Tensor, y: Tensor, quality: float = 0.99) -> Cali
     r"""The sweeps that the formula says for each block, checked on a small batch; `apply` puts them to use.
 
     Blocks differ: the larger their weights have grown, the slower they settle. The contraction of a block comes from its limit,
-    or is watched on the samples where it has none. Where the gradient of the whole model is not as good as asked for, the error
-    that the formula allows is lowered until it is.
+    or is watched on the samples where it has none. The formula is for nets worse than most, so it is asked for little at first,
+    and for less and less error until the gradient of the whole model is good enough.
 
     Weights of blocks without a limit change: calibrate anew now and then. The model itself is left as it was, batch-norm
     included.
@@ -141,19 +142,18 @@ def calibrate(model: FFEBM, x: Tensor, y: Tensor, quality: float = 0.99) -> Cali
     Args:
         model: with as many sweeps as each of its blocks may have at most.
         x: a few dozen samples.
-        quality: the smallest cosine of any parameter's gradient with the one of settled phases. On other samples the error is
-            larger, so blocks without a limit get sweeps for a quarter of it on these. Errors that other settings cause, such as
-            the strength of the nudge, are in both gradients.
+        quality: the smallest cosine of any parameter's gradient with the one of settled phases. Other samples show more error,
+            so on these a quarter of it may show. Errors that other settings cause, such as the strength of the nudge, are in
+            both gradients.
     """
     if not 0 < quality < 1:
         raise ValueError(f"`quality` must lie between 0 and 1, got {quality}: it is a cosine, and 1 takes sweeps without end.")
     model = quiet_copy(model)
-    limited = all(block.limit is not None for _, block in model.chain)
-    goal = quality if limited else 1 - FRESH * (1 - quality)
+    goal = 1 - FRESH * (1 - quality)
     tried: dict[tuple[Tuning, ...], float] = {}
     truth: dict[str, Tensor] = {}
     contractions = watched_contractions(model, x)
-    for tunings in proposals(model, contractions, quality):
+    for tunings in proposals(model, contractions, 1 - LENIENT * (1 - quality)):
         truth = truth or _settled_gradients(model, x, y, tunings)
         tried[tunings] = smallest_cosine(gradients(tune(deepcopy(model), tunings), x, y), truth)[0]
         if tried[tunings] >= goal:

@@ -69,7 +69,7 @@ def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: 
         energy=Hopfield if chosen.parts.energy is None else part(chosen.parts, "parts.energy", chosen.parts.energy),
         nudge=model.nudge,
         weights=weights,
-        max_contraction=model.max_contraction,
+        max_contraction=None if gradient.kind == "bp" else model.max_contraction,  # what makes one sweep need not settle
         recompute=chosen.trainer.recompute,
     )
 
@@ -98,7 +98,7 @@ def _estimator(chosen: settings.Settings, gradient: settings.Gradient) -> Gradie
 
 
 def build_estimator(gradient: settings.Gradient) -> GradientEstimator:
-    if gradient.kind == "bptt":
+    if gradient.kind in ("bptt", "bp"):
         return BackpropThroughTime()
     # Backprop runs through sweeps in reverse, so the error enters at the end of a recorded one: there the output is last.
     order = gradient.order or ("output-first" if gradient.kind == "ep" else "output-last")

@@ -66,8 +66,8 @@ def _sized(shape: Sequence[int]) -> str:
 
 def warning_of_slow_steps(settings: Settings, summary: Summary, images: int) -> str:
     """What to say first where a single step may take long; nothing, where it does not."""
-    free, batch = settings.relaxation.steps, min(settings.trainer.batch, images)
-    nudged = free if settings.gradient.kind == "bptt" else settings.gradient.steps  # through time it goes back through all
+    free, batch = settings.effective[0].steps, min(settings.trainer.batch, images)
+    nudged = free if settings.gradient.kind in ("bptt", "bp") else settings.gradient.steps  # these go back through all
     digital, analog = summary.digital_macs or 0, summary.analog_macs or 0
     # If no phase settles before its last sweep; a nudge goes both ways.
     macs = batch * (3 * digital + (free + 2 * nudged) * analog) / settings.trainer.processes

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DevicesOption",
+    "GradientsOption",
     "JobsOption",
     "OutputOption",
     "OverridesArgument",
@@ -50,6 +51,10 @@ OverridesArgument = Annotated[
 ]
 SeedsOption = Annotated[int | None, typer.Option(min=1, max=1000, help="Runs of each kind; the scale's own number by default.")]
 RowsOption = Annotated[list[str] | None, typer.Option("--row", metavar="PRESET", help="Only this row; may be repeated.")]
+GradientsOption = Annotated[
+    list[str] | None,
+    typer.Option("--gradient", metavar="ep|id|bp", help="Only by this gradient; may be repeated. bp: plain backprop."),
+]
 JobsOption = Annotated[int | None, typer.Option(min=1, max=4096, help="Runs at once; by default one a device, or one a core.")]
 DevicesOption = Annotated[str | None, typer.Option(metavar="0,1,…", help="CUDA devices to share out among runs; else all.")]
 RayOption = Annotated[
@@ -107,6 +112,7 @@ def _table(name: str, words: str) -> Callable[..., None]:
         scale: ScaleOption = "paper",
         seeds: SeedsOption = None,
         row: RowsOption = None,
+        gradient: GradientsOption = None,
         data: DataOption = None,
         jobs: JobsOption = None,
         devices: DevicesOption = None,
@@ -118,7 +124,7 @@ def _table(name: str, words: str) -> Callable[..., None]:
 
         experiment, folder = EXPERIMENTS[name], output or Path("runs") / f"{name}-{scale}"
         try:
-            cells = experiment.cells(scale, seeds, row or [], given := _checked(overrides or []))
+            cells = experiment.cells(scale, seeds, row or [], given := _checked(overrides or []), gradient or [])
         except ValueError as error:
             raise UserError(str(error)) from None
         for cell in cells:
@@ -160,6 +166,7 @@ def _table(name: str, words: str) -> Callable[..., None]:
 split = examples(
     "ffebm reproduce split --scale tiny                 # a path through everything, in minutes",
     "ffebm reproduce split --scale converged --data ~/data",
+    "ffebm reproduce split --scale converged --data ~/data --row cifar10-l12-bs2 --gradient ep --seeds 3",
     "ffebm reproduce split --scale converged --data ~/data trainer.epochs=2 --output runs/shorter",
     "ffebm reproduce split --data ~/data --devices 0,1,2,3",
     "ffebm reproduce split --print --data ~/data        # one command for each run",
@@ -174,7 +181,7 @@ scaling = examples(
 
 def _checked(overrides: list[str]) -> list[str]:
     """Settings that may be the same in every run."""
-    columns = "EP and ID are the table's columns"
+    columns = "they are the table's columns, and --gradient chooses some"
     instead = {"seed": "--seeds says how many", "gradient.kind": columns, "data.root": "give --data"}
     for override in overrides:
         key = override.partition("=")[0].strip()

@@ -16,7 +16,7 @@ from ffebm.experiment.data.folder import find_in
 from ffebm.experiment.data.found import Found, remark
 from ffebm.experiment.data.idx import read_fashion_mnist, read_mnist
 from ffebm.experiment.data.imagenet32 import read_imagenet32
-from ffebm.experiment.data.own import Wishes
+from ffebm.experiment.data.own import Wishes, validating
 from ffebm.experiment.errors import DataError
 from ffebm.experiment.places import BUNDLED, GIVEN, OWN, PLACES, Place, find_data
 
@@ -51,13 +51,13 @@ def load(name: str, root: Path | None = None, wishes: Wishes = Wishes()) -> Data
     """Read a data set from the folder `root`, or from that which the environment variable FFEBM_DATA names.
 
     Args:
-        wishes: how a folder of one's own is to be read.
+        wishes: how a folder of one's own is to be read, and what any data set is tested on.
     """
     check_choice("data set", name, NAMES)
     folder = find_data(name, root)
     if folder is None:
-        return digits()
-    return _found(folder, wishes).dataset(wishes) if name == OWN else ENTRIES[name].read(folder)
+        return validating(digits(), wishes)
+    return _found(folder, wishes).dataset(wishes) if name == OWN else validating(ENTRIES[name].read(folder), wishes)
 
 
 def load_for(chosen: Data, root: Path | None = None, known: Description | None = None) -> Dataset:

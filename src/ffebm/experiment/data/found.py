@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ffebm.experiment.data.dataset import Dataset, Description, Samples
-from ffebm.experiment.data.own import Wishes, check_classes, numbered, set_apart, statistics
+from ffebm.experiment.data.own import Wishes, check_classes, numbered, set_apart, statistics, validating
 from ffebm.experiment.errors import DataError, Remark
 from ffebm.experiment.processes import process_rank
 
@@ -79,7 +79,7 @@ class Found:
         if not len(train) or not len(test):
             raise DataError(f"There are {len(train)} training and {len(test)} test images: both are needed.")
         mean, std = statistics(train.x)
-        return Dataset(self.name, train, test, classes, mean, std, self.fingerprint)
+        return validating(Dataset(self.name, train, test, classes, mean, std, self.fingerprint), wishes)
 
     def for_model(self, known: Description, wishes: Wishes, *, own: bool = False) -> Dataset:
         """The images to test a model on: of those that it learnt, what was set apart; of others, all that are not for training.

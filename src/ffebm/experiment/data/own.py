@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ffebm.checks import brief_name
-from ffebm.experiment.data.dataset import Description, Samples
+from ffebm.experiment.data.dataset import Dataset, Description, Samples
 from ffebm.experiment.errors import DataError
 
 if TYPE_CHECKING:
     from ffebm.experiment.settings.sections import Data
 
-__all__ = ["Colours", "Wishes", "as_bytes", "brought", "check_classes", "check_room", "numbered", "set_apart", "statistics"]
+__all__ = ["Colours", "Wishes", "as_bytes", "brought", "check_classes", "check_room", "numbered", "set_apart", "statistics", "validating"]
 __dir__ = __all__.copy
 
 Colours = Literal["grey", "colour"]
@@ -38,11 +38,12 @@ class Wishes:
     colours: Colours | None = None
     test_part: float = 0.2  # of the images of each class, where there are no test images
     test_seed: int = 0
+    validation: float = 0.0  # the part of the training images of each class to test on in place of test images
 
     @classmethod
     def of(cls, chosen: Data) -> Wishes:
         """What settings say."""
-        return cls(chosen.size, chosen.colours, chosen.test_part, chosen.test_seed)
+        return cls(chosen.size, chosen.colours, chosen.test_part, chosen.test_seed, chosen.validation)
 
     def for_model(self, known: Description) -> Wishes:
         """The same, with images as a model takes them."""
@@ -68,6 +69,14 @@ def set_apart(samples: Samples, classes: int, part: float, seed: int) -> tuple[S
         count = min(max(1, round(part * len(members))), len(members) - 1)  # each class has some of both, if it has two
         tested[members[torch.randperm(len(members), generator=generator)[: max(0, count)]]] = True
     return Samples(samples.x[~tested], samples.y[~tested]), Samples(samples.x[tested], samples.y[tested])
+
+
+def validating(dataset: Dataset, wishes: Wishes) -> Dataset:
+    """The same, without its test images: a part of the training images takes their place, if that is wished."""
+    if not wishes.validation:
+        return dataset
+    train, test = set_apart(dataset.train, len(dataset.classes), wishes.validation, wishes.test_seed)
+    return replace(dataset, train=train, test=test)
 
 
 def statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -14,7 +14,13 @@ from ffebm.experiment.report.outcome import GRADIENTS, Comparison
 __all__ = ["accuracy_figure"]
 __dir__ = __all__.copy
 
-LOOKS = {"ep": ("#1b62a5", "o"), "id": ("#d1701c", "D"), "recurrent-backprop": ("#4d8f57", "s"), "bptt": ("#7a5ba6", "^")}
+LOOKS = {
+    "ep": ("#1b62a5", "o"),
+    "id": ("#d1701c", "D"),
+    "recurrent-backprop": ("#4d8f57", "s"),
+    "bptt": ("#7a5ba6", "^"),
+    "bp": ("#6b7280", "v"),
+}
 APART = 0.24  # between the gradients of a row
 
 

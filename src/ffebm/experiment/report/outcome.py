@@ -28,7 +28,7 @@ __all__ = [
 ]
 __dir__ = __all__.copy
 
-GRADIENTS = {"ep": "EP", "id": "ID", "recurrent-backprop": "RBP", "bptt": "BPTT"}
+GRADIENTS = {"ep": "EP", "id": "ID", "recurrent-backprop": "RBP", "bptt": "BPTT", "bp": "BP"}
 
 
 @dataclass
@@ -67,9 +67,9 @@ class Comparison:
         """What the paper prints."""
         return None if self.settings.paper is None else {"ep": self.settings.paper.ep, "id": self.settings.paper.id}.get(kind)
 
-    def gaps(self, *, top5: bool = False) -> list[float]:
-        """EP − ID, seed by seed: both begin with the same weights and see the same batches."""
-        found = [dict(zip(self.outcome(kind).seeds, self.values(kind, top5), strict=True)) for kind in ("ep", "id")]
+    def gaps(self, other: str = "id", *, top5: bool = False) -> list[float]:
+        """EP − ID, or another, seed by seed: all begin with the same weights and see the same batches."""
+        found = [dict(zip(self.outcome(kind).seeds, self.values(kind, top5), strict=True)) for kind in ("ep", other)]
         return [found[0][seed] - found[1][seed] for seed in sorted(found[0].keys() & found[1].keys())]
 
     def values(self, kind: str, top5: bool = False) -> list[float]:

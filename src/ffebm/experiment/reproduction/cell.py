@@ -15,7 +15,7 @@ from ffebm.experiment.settings import Settings
 __all__ = ["KINDS", "Cell", "Progress", "Stage"]
 __dir__ = __all__.copy
 
-KINDS = ("ep", "id")
+KINDS = ("ep", "id", "bp")
 
 
 class Stage(StrEnum):

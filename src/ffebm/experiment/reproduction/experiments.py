@@ -22,7 +22,7 @@ __dir__ = __all__.copy
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table of the paper: presets are its rows, EP and ID its columns."""
+    """A table of the paper: presets are its rows, gradients its columns."""
 
     name: str
     title: str
@@ -30,7 +30,12 @@ class Experiment:
     published: tuple[Published, ...] = ()
 
     def cells(
-        self, scale: str, seeds: int | None = None, rows: Sequence[str] = (), overrides: Sequence[str] = ()
+        self,
+        scale: str,
+        seeds: int | None = None,
+        rows: Sequence[str] = (),
+        overrides: Sequence[str] = (),
+        kinds: Sequence[str] = (),
     ) -> list[Cell]:
         """All runs, seed by seed, so that an early end leaves whole tables of fewer seeds.
 
@@ -38,12 +43,16 @@ class Experiment:
             seeds: how many of each; the scale's own number by default.
             rows: presets to keep; all by default.
             overrides: settings besides the scale's own, as for `ffebm train`.
+            kinds: gradients to keep; the scale's own by default.
         """
         for row in rows:
             check_choice("row", row, self.rows)
+        for kind in kinds:
+            check_choice("gradient", kind, KINDS)
         chosen = [row for row in self.rows if not rows or row in rows]
         count = SCALES[scale].seeds if seeds is None else seeds
-        return [self._cell(scale, row, kind, seed, overrides) for seed in range(count) for row in chosen for kind in KINDS]
+        columns = [kind for kind in KINDS if kind in (kinds or SCALES[scale].kinds)]
+        return [self._cell(scale, row, kind, seed, overrides) for seed in range(count) for row in chosen for kind in columns]
 
     def present(self, scale: str, folder: Path, overrides: Sequence[str] = ()) -> list[Cell]:
         """All runs of this table and scale that lie in a folder, row by row, whoever put them there."""
@@ -88,6 +97,7 @@ class Scale:
     words: str  # what it reduces
     seeds: int
     chosen: str = ""  # what its settings were chosen by
+    kinds: tuple[str, ...] = ("ep", "id")  # the gradients to train by
 
 
 SCALES = {
@@ -97,6 +107,7 @@ SCALES = {
         "proposes, a start from data, Adam in one cycle, calibrated sweeps",
         1,
         "The recipe was chosen on training images that were set apart, with a seed that no table has.",
+        KINDS,
     ),
     "tiny": Scale("a path through everything: generated images, 1/32 of the width, one epoch, a few sweeps", 1),
 }

@@ -25,12 +25,18 @@ OFFICIAL = "it is for data of your own; take data.name=folder"
 ALONE = "in blocks of one layer nothing comes back; take a larger model.split"
 THROUGH_TIME = "backprop through time has no phase of its own, it goes back through the sweeps of relaxation.steps"
 
-# Not those that ep alone uses, gradient.beta, variant, scale and hold_pooling: tables train the same settings by EP and ID.
+# Not those that ep alone uses, gradient.beta, variant, scale and hold_pooling, nor those that plain backprop has no use for:
+# tables train the same settings by all of them.
 CONDITIONS = (
     Condition(
-        ("data.size", "data.colours", "data.test_part", "data.test_seed"),
+        ("data.size", "data.colours", "data.test_part"),
         lambda s: s.data.name in ("folder", "given"),
         OFFICIAL,
+    ),
+    Condition(
+        ("data.test_seed",),
+        lambda s: s.data.name in ("folder", "given") or s.data.validation > 0,
+        "nothing is drawn to test on; take data.validation",
     ),
     Condition(("optimiser.momentum",), lambda s: s.optimiser.kind == "sgd", "Adam has its own; take optimiser.kind=sgd"),
     Condition(("gradient.quality",), lambda s: s.sweeps == "calibrated", "it chooses the sweeps; take sweeps=calibrated"),

@@ -57,7 +57,13 @@ class Data(Section):
     test_part: float = Field(
         default=0.2, gt=0, lt=1, description="of each class of your own images, where no test images are apart"
     )
-    test_seed: int = Field(default=0, ge=0, lt=2**31, description="that draws them")
+    validation: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="part of the training images to test on in place of the test images: to choose settings by",
+    )
+    test_seed: int = Field(default=0, ge=0, lt=2**31, description="that draws images to test on from those for training")
     crop_padding: int = Field(
         default=0, ge=0, le=1024, description="random crops after padding edges by this many pixels; 0 for none"
     )
@@ -211,12 +217,14 @@ class Relaxation(PhaseSection):
 class Gradient(PhaseSection):
     """How blocks get their gradient: equilibrium propagation, the paper's implicit differentiation, or others."""
 
-    kind: Literal["ep", "id", "recurrent-backprop", "bptt"] = Field(default="ep", description="the estimator")
+    kind: Literal["ep", "id", "recurrent-backprop", "bptt", "bp"] = Field(
+        default="ep", description="the estimator; bp: plain backprop, blocks make one sweep upward, without a limit"
+    )
     steps: int = Field(
         default=10,
         ge=1,
         le=MOST_SWEEPS,
-        description="nudged sweeps (ep), recorded ones (id), adjoint iterations; bptt has none",
+        description="nudged sweeps (ep), recorded ones (id), adjoint iterations; bptt and bp have none",
     )
     tolerance: float | None = Field(default=None, gt=0, description="stop those early; relative to beta, or to the error")
     order: Order | None = Field(default=None, description="of those sweeps; none for the one that wastes no half-sweep")
@@ -356,8 +364,15 @@ class Settings(Section):
     paper: Paper | None = None
 
     @property
+    def calibrates(self) -> bool:
+        """Whether training chooses how many sweeps blocks make."""
+        return self.sweeps == "calibrated" and self.gradient.kind != "bp"
+
+    @property
     def effective(self) -> tuple[Relaxation, Gradient]:
         """The free phase and the gradient as they are to be run."""
+        if self.gradient.kind == "bp":
+            return Relaxation(steps=1, tolerance=None, order="upward", omega=1.0), self.gradient
         if self.sweeps != "plain":
             return self._relaxing, self._nudging
         plain = {"tolerance": None, "omega": 1.0}

@@ -140,11 +140,12 @@ def _folder_locked(learner: Learner, run: Run, *, new: bool = False) -> Abstract
 def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None, quiet: bool) -> None:
     settings = learner.settings.trainer
     first = is_first(settings.processes)
-    calibrated = learner.settings.sweeps == "calibrated"
+    calibrated = learner.settings.calibrates
     callbacks = [
         *([Calibrating(console, learner.settings.gradient.quality)] if calibrated else []),
         Health(console, settling=not calibrated),
-        *([GradientCheck(console, run, quiet), *([] if quiet else [Progress(console)]), Recorder(run)] if first else []),
+        *([GradientCheck(console, run, quiet)] if first and learner.settings.gradient.kind != "bp" else []),
+        *([*([] if quiet else [Progress(console)]), Recorder(run)] if first else []),
         *learner.own_callbacks,
         Checkpoints(run, settings.checkpoint_every, settings.keep),
     ]

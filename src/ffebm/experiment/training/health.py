@@ -99,7 +99,8 @@ def without_error(model: FFEBM) -> list[Finding]:
 
 def unsettled(model: FFEBM) -> list[Finding]:
     """Blocks that were still moving after their last sweep, by the mean over the last batch."""
-    moves = [(block, float(block.residual.mean())) for _, block in model.chain if block.residual is not None]
+    assume = [block for _, block in model.chain if block.estimator.assumes_equilibrium]
+    moves = [(block, float(block.residual.mean())) for block in assume if block.residual is not None]
     message = (
         "does not settle: units still move by {:.2g} in the last of {} sweeps, so its gradient is not one of an equilibrium. "
         "Try more relaxation.steps, a lower optimiser.learning_rate, a smaller model.variance, or average pooling."
@@ -151,14 +152,18 @@ def frozen(model: FFEBM, x: Tensor) -> list[Finding]:
 
 @torch.no_grad()
 def several(model: FFEBM, x: Tensor) -> list[Finding]:
-    """Blocks with more than one equilibrium: some samples end elsewhere from another start. A limit rules that out."""
+    """Blocks with more than one equilibrium: some samples end elsewhere from another start.
+
+    A limit rules that out, and backprop through sweeps needs none.
+    """
     message = (
         "has more than one equilibrium: {} of {} samples end elsewhere when relaxation starts from the top. Outputs jump "
         "as inputs and weights change. Try model.max_contraction=0.5."
     )
     training = model.training
     model.eval()  # batch-norm must not count these samples again
-    visits = [visit for visit in model.walk(x) if visit.block.limit is None]
+    assume = [block for _, block in model.chain if block.limit is None and block.estimator.assumes_equilibrium]
+    visits = [visit for visit in model.walk(x) if visit.block in assume] if assume else []
     model.train(training)
     found = [(visit.block, *visit.block.ambiguous(visit.x)) for visit in visits]
     return [_finding(block, "several", message.format(apart, seen)) for block, apart, seen in found if apart]

@@ -68,7 +68,7 @@ def preview(settings: Settings, console: Console | None = None, begun: float | N
         test = statistics.median(_seconds(lambda: model(tested)) for _ in range(2)) * len(learner.dataset.test) / len(tested)
     model.train()
     calibrations = 0.0
-    if settings.sweeps == "calibrated":
+    if settings.calibrates:
         calibrations = calibrations_of(learner.steps) * _seconds(
             lambda: calibrate(model, *few_samples(learner, SAMPLES), settings.gradient.quality).apply(model)
         )

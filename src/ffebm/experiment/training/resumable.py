@@ -199,7 +199,7 @@ def _of_ones_own(learner: Learner) -> set[str]:
 def _check_callbacks(callbacks: Any, learner: Learner) -> None:
     """What calibration chose: sweeps of every block, within what the settings allow."""
     settings = learner.settings
-    calibrated = settings.sweeps == "calibrated"
+    calibrated = settings.calibrates
     if not isinstance(callbacks, dict) or set(callbacks) - _of_ones_own(learner) != ({"Calibrating"} if calibrated else set()):
         raise RunError("what its callbacks remember is not what this run's would")
     if not calibrated:
