@@ -473,7 +473,9 @@ def test_validation_images_come_from_those_for_training_and_take_the_place_of_te
     assert len(apart.train) + len(apart.test) == len(whole.train)
     assert len(apart.test) == pytest.approx(0.25 * len(whole.train), abs=len(whole.classes))
     rows = {(bytes(x.flatten().tolist()), int(y)) for x, y in zip(*whole.train, strict=True)}
-    assert {(bytes(x.flatten().tolist()), int(y)) for part in (apart.train, apart.test) for x, y in zip(*part, strict=True)} == rows
+    assert {
+        (bytes(x.flatten().tolist()), int(y)) for part in (apart.train, apart.test) for x, y in zip(*part, strict=True)
+    } == rows
     other = load(name, root, Wishes(validation=0.25, test_seed=4))
     assert not torch.equal(other.test.x, apart.test.x)
     assert apart.mean == whole.mean

@@ -147,7 +147,12 @@ class TestCells:
 
     @pytest.mark.parametrize(
         ("override", "words"),
-        [("seed=3", "--seeds"), ("gradient.kind=bptt", "--gradient"), ("data.root=/d", "--data"), ("trainer.epoch=3", "epochs")],
+        [
+            ("seed=3", "--seeds"),
+            ("gradient.kind=bptt", "--gradient"),
+            ("data.root=/d", "--data"),
+            ("trainer.epoch=3", "epochs"),
+        ],
     )
     def test_settings_that_a_table_cannot_have_are_refused(self, override: str, words: str, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=words):
@@ -346,7 +351,10 @@ class TestOutcomes:
         assert alike == "12 layers, EP, block sizes within 1.5 points of each other: holds; 1.50."
         assert "does not hold" in claims(SPLIT, [*rows, row("cifar10-l6-bs3", 58, 58)])[2]
         plain = claims(SPLIT, [*rows, row("cifar10-l6-bs6", 61, 61, 62.5)])[2]
-        assert plain == "EP within 1 point of plain backprop in every row: does not hold; the widest gap is -1.50 (cifar10-l6-bs6)."
+        assert (
+            plain
+            == "EP within 1 point of plain backprop in every row: does not hold; the widest gap is -1.50 (cifar10-l6-bs6)."
+        )
 
     def test_claims_say_what_settings_were_chosen_by(self, tmp_path: Path) -> None:
         cells = SPLIT.cells("converged", rows=["cifar10-l6-bs3"])
