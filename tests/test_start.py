@@ -56,15 +56,18 @@ def test_feedback_lets_large_blocks_pass_on_more() -> None:
 
 
 @pytest.mark.parametrize("limit", [0.2, 0.5])
-def test_large_blocks_start_with_as_much_signal_as_blocks_of_two(limit: float) -> None:
-    def signal(split: int) -> float:
+def test_blocks_of_every_size_start_with_as_much_signal_as_blocks_of_two_with_all_feedback(limit: float) -> None:
+    def signal(split: int, feedback: float | None = None) -> float:
         torch.manual_seed(1)
+        relax, activation = FixedPoint(60), clamp(1.0)
         twelve: list[Layer] = [ConvLayer(16)] * 12
-        model = build((3, 8, 8), twelve, split, 4, activation=clamp(1.0), max_contraction=limit, relax=FixedPoint(60))
+        model = build(
+            (3, 8, 8), twelve, split, 4, activation=activation, max_contraction=limit, relax=relax, feedback=feedback
+        )
         return min(rms(visit.output) for visit in start_from_data(model, images()).walk(images()))
 
-    two = signal(2)
-    assert all(signal(split) > 0.8 * two for split in (3, 4, 6))
+    two = signal(2, feedback=1.0)
+    assert all(signal(split) > 0.8 * two for split in (2, 3, 4, 6))
 
 
 def test_the_start_does_not_depend_on_how_large_weights_were_drawn() -> None:

@@ -26,8 +26,8 @@ STEADY = 1.0001  # a gain whose square grows by less from one iteration to the n
 LANCZOS = 8  # steps of an iteration: with six, a direction that overtakes another has gone unseen for ten steps
 # Iterations come from below. With Adam at 4e-3 and no warmup, what they find is up to 3 % short in the first twenty steps.
 SHORT = 0.96
-# The gain of an edge with which blocks of three, four and six layers hand on as much at the start as blocks of two:
-# tests/test_start.py.
+# The gain of an edge with which blocks of every size learn as fast as nets without a limit: results/gain_limit.md, and
+# results/cifar10_small.md for blocks of two.
 ENOUGH = 2.25
 MARKS = 3  # numbers that tell whether a parameter has changed
 MIXED = 0.03  # how much of a random vector goes into the one that is kept
@@ -283,7 +283,7 @@ def feedback_within(max_contraction: float | None, layers: int, enough: float = 
     Args:
         faintest: how much less than the last layer the first one may move by a nudge, for rounding not to hide it.
     """
-    if max_contraction is None or layers < 3:
+    if max_contraction is None or layers < 2:
         return 1.0
     gain = math.sqrt(max_contraction) / (2 * math.cos(math.pi / (layers + 1)))
     return min(1.0, max((gain / enough) ** 2, faintest ** (1 / (layers - 1))))
