@@ -28,6 +28,7 @@ from rich.progress import Progress
 from ffebm.experiment.environment import describe_environment
 from ffebm.experiment.markup import table
 from ffebm.experiment.run import Run
+from ffebm.limit import feedback_within
 
 History = list[dict[str, float]]
 
@@ -38,7 +39,7 @@ NUMBERS = RESULTS / "cifar10_small.json"
 PUBLISHED: dict[str, History] = {} if "--all" in sys.argv or not NUMBERS.exists() else json.loads(NUMBERS.read_text())
 SEEDS = (0, 1, 2)
 LIMITS = ("0.2", "0.35", "0.5", "0.7", "none")
-BEST = "0.5"  # on training images that were set apart: results/gain_limit.md
+BEST = "0.2"  # chosen, with the rate and the batch, on training images that were set apart
 SPLITS = (2, 3, 4)
 RECIPE = (  # what the preset cifar10-small is besides cifar10-l12-bs2
     "model.pooled=[3, 5, 9]",  # the paper's blocks of three pool elsewhere
@@ -49,13 +50,13 @@ RECIPE = (  # what the preset cifar10-small is besides cifar10-l12-bs2
     "relaxation.steps=20",
     "gradient.steps=10",
     "gradient.beta=0.05",
-    "optimiser.learning_rate=1.5e-3",
+    "optimiser.learning_rate=2e-3",
     "optimiser.warmup=0.2",
     "optimiser.weight_decay=0",
     "data.crop_padding=0",  # five epochs leave nothing to prevent the net from learning by heart
     "data.flip=false",  # likewise
     "trainer.epochs=5",
-    "trainer.batch=48",
+    "trainer.batch=64",
 )
 WITHOUT = (  # a limit: centered nudges, and as many sweeps as the preset had before there were limits
     "model.max_contraction=none",
@@ -124,10 +125,7 @@ class Kind:
 TWO = [(Kind(2, limit), SEEDS) for limit in LIMITS]
 FIVE = [(Kind(5), SEEDS), (Kind(5, "none"), SEEDS)]
 CUT = [(Kind(2, split=split), SEEDS[:2]) for split in SPLITS]
-TIGHT = [
-    (Kind(2, limit, split=split), SEEDS[:1]) for limit, split in (("0.2", 2), ("0.2", 3), ("0.2", 4), ("0.1", 2), ("0.1", 3))
-]
-LESS = [(Kind(2, feedback=feedback), SEEDS[:1]) for feedback in (None, 0.3, 0.1)]  # feedback
+LESS = [(Kind(2, feedback=feedback), SEEDS[:2]) for feedback in (1.0, 0.3, None)]
 
 
 def last(histories: Sequence[History], key: str = "test_accuracy") -> list[float]:
@@ -146,6 +144,10 @@ def row(name: str, kind: Kind, seeds: Sequence[int]) -> tuple[str, ...]:
         f"{100 * statistics.mean(last(histories, 'train_accuracy')):.2f} %",
         f"{max(last(histories, 'residual')):.1e}",
     )
+
+
+def proposed(kind: Kind) -> str:
+    return f"{feedback_within(float(kind.limit), kind.split):.2g}, proposed" if kind.feedback is None else f"{kind.feedback:g}"
 
 
 HEAD = ("", "test accuracy", "every seed", "training accuracy", "residual")
@@ -184,7 +186,7 @@ def points(axes: Axes, kinds: Sequence[tuple[Kind, Sequence[int]]], names: Seque
 
 
 def main() -> None:
-    jobs = list(dict.fromkeys((kind, seed) for kind, seeds in (*TWO, *CUT, *TIGHT, *LESS, *FIVE) for seed in seeds))
+    jobs = list(dict.fromkeys((kind, seed) for kind, seeds in (*FIVE, *TWO, *CUT, *LESS) for seed in seeds))
     with Progress() as progress, ThreadPoolExecutor(2) as pool:  # a thread each: faster than one after the other on two
         done = progress.add_task("training", total=len(jobs))
         for _ in pool.map(lambda job: job[0].train(job[1]), [] if "--tables" in sys.argv else jobs):
@@ -226,18 +228,13 @@ def main() -> None:
         table(("limit", *HEAD[1:]), [row(kind.limit, kind, seeds) for kind, seeds in TWO]),
         "",
         *longer,
-        "The same layers, with pooling in the same places, in larger blocks, by EP, after two epochs. `build` gives blocks of",
-        "three and four less feedback.",
+        "The same layers, with pooling in the same places, in larger blocks, by EP, after two epochs:",
         "",
         table(("blocks of", *HEAD[1:]), [row(str(kind.split), kind, seeds) for kind, seeds in CUT]),
         "",
-        "The same with tighter limits, one seed:",
+        "Blocks of two with more feedback and the same limit, by EP, after two epochs. Less feedback lets edges be stronger.",
         "",
-        table(("blocks of", *HEAD[1:]), [row(f"{kind.split}, limit {kind.limit}", kind, seeds) for kind, seeds in TIGHT]),
-        "",
-        "Blocks of two with less feedback, by EP, after two epochs:",
-        "",
-        table(("feedback", *HEAD[1:]), [row(f"{kind.feedback or 1:g}", kind, seeds) for kind, seeds in LESS]),
+        table(("feedback", *HEAD[1:]), [row(proposed(kind), kind, seeds) for kind, seeds in LESS]),
         "",
         "```",
         *(f"ffebm train {shlex.join(kind.command)} seed=0" for kind in kinds if kind.finished(0)),
