@@ -14,7 +14,9 @@ from ffebm import FFEBM
 from ffebm.experiment.architectures import build_model
 from ffebm.experiment.preset import read_preset
 from ffebm.experiment.run import Run
+from ffebm.experiment.settings import SettingsError
 from ffebm.experiment.training import train
+from ffebm.experiment.training.preparing import prepare
 
 SMALL = ["model.width=0.0625", "gradient.kind=bp", "model.start=none"]
 
@@ -63,6 +65,24 @@ def test_what_is_said_of_phases_and_limits_has_no_effect() -> None:
         for more in ([], ["model.max_contraction=0.5", "relaxation.steps=7", "sweeps=plain"])
     )
     assert [(b.limit, b.relax, b.estimator) for _, b in one.chain] == [(b.limit, b.relax, b.estimator) for _, b in other.chain]
+
+
+@pytest.mark.parametrize("part", ["model", "estimator"])
+def test_parts_of_ones_own_that_would_bring_another_gradient_are_refused(part: str) -> None:
+    with pytest.raises(SettingsError, match=f"parts.{part}` has no effect here: plain backprop"):
+        read_preset("digits", ["gradient.kind=bp", f"parts.{part}=mine:made"])
+
+
+@pytest.mark.parametrize("split", [2, 4])
+def test_it_starts_from_the_weights_that_others_start_from(split: int) -> None:
+    changes = [f"model.split={split}", "model.max_contraction=0.3", "model.start=0.5", "trainer.threads=1"]
+    by_ep, plain = (
+        dict(prepare(read_preset("digits", [*changes, f"gradient.kind={kind}"])).model.named_parameters())
+        for kind in ("ep", "bp")
+    )
+    assert by_ep.keys() == plain.keys()
+    for name, weight in by_ep.items():
+        assert torch.equal(plain[name], weight), name
 
 
 def test_it_trains_without_a_word_of_equilibria(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

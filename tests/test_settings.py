@@ -231,7 +231,7 @@ def test_overrides_take_toml_values_text_and_none() -> None:
         ("trainer.lr=1", r"Unknown key `lr` in \[trainer\]"),
         ("model.width=-1", "`model.width` of the command line: input should be greater than 0, got -1"),
         ("model.width=nan", "`model.width`.*finite"),
-        ("gradient.kind=ip", "'ep', 'id', 'recurrent-backprop' or 'bptt', got 'ip'"),
+        ("gradient.kind=ip", "'ep', 'id', 'recurrent-backprop', 'bptt' or 'bp', got 'ip'"),
         ("model.split=5", r": a block size \(`split`\) must lie between 1 and the number of layers, 4; got 5\.$"),
         ("model.split=0", "between 1 and the number of layers, 4; got 0"),
         ("model.split=[4, 0]", r": the sizes in the split \[4, 0\] must be positive"),

@@ -69,7 +69,7 @@ def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: 
         energy=Hopfield if chosen.parts.energy is None else part(chosen.parts, "parts.energy", chosen.parts.energy),
         nudge=model.nudge,
         weights=weights,
-        max_contraction=None if gradient.kind == "bp" else model.max_contraction,  # what makes one sweep need not settle
+        max_contraction=model.max_contraction if chosen.relaxes else None,
         recompute=chosen.trainer.recompute,
     )
 

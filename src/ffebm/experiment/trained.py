@@ -14,7 +14,7 @@ from ffebm.experiment.forecast import sketch
 from ffebm.experiment.run import Run, RunError
 from ffebm.model import FFEBM
 
-__all__ = ["finite", "load_trained", "usable"]
+__all__ = ["finite", "load_relaxing", "load_trained", "usable"]
 __dir__ = __all__.copy
 
 
@@ -32,6 +32,16 @@ def load_trained(run: Run, data: Description | None = None) -> tuple[FFEBM, str]
     run.check_fit(weights, source, model)
     model.load_state_dict(weights, assign=True)
     return model.eval().to(memory_format=torch.channels_last), source.name  # pyright: ignore[reportCallIssue]
+
+
+def load_relaxing(run: Run, data: Description | None = None) -> FFEBM:
+    """The same, of a run whose blocks relax."""
+    if not run.settings().relaxes:
+        raise RunError(
+            f"{run.folder} was trained by plain backprop: its blocks do not relax, so there is nothing to see of energies and "
+            "equilibria. Name a run by another gradient."
+        )
+    return load_trained(run, data)[0]
 
 
 @contextmanager

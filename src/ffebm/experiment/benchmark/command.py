@@ -30,7 +30,7 @@ from ffebm.experiment.markup import code, table, text
 from ffebm.experiment.preset import read_preset
 from ffebm.experiment.run import Run
 from ffebm.experiment.tables import titled
-from ffebm.experiment.trained import load_trained
+from ffebm.experiment.trained import load_relaxing
 from ffebm.model import FFEBM
 
 __all__ = ["GRID", "cells", "named_after", "of_run", "parse", "prepared", "run_benchmark", "selected", "summary"]
@@ -124,7 +124,7 @@ def named_after(run: Path) -> Net:
 
 def of_run(run: Run, folder: Path | None, batch: int) -> tuple[FFEBM, Tensor, Tensor]:
     """The net of a run as it was trained, and training images."""
-    model, _ = load_trained(run)
+    model = load_relaxing(run)
     settings = run.settings().data
     data = load_for(settings, folder or settings.root or default_folder(), run.description())
     x, y = data.few(batch)

@@ -19,7 +19,7 @@ from ffebm.experiment.data import Batches, Dataset, Samples, load_for
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.run import Run
 from ffebm.experiment.settings import Gradient
-from ffebm.experiment.trained import load_trained
+from ffebm.experiment.trained import load_relaxing
 from ffebm.gradient import EquilibriumPropagation
 from ffebm.gradient.equilibrium_propagation import LastBlock
 from ffebm.model import FFEBM, ReadoutCost
@@ -101,7 +101,7 @@ def look(
     dataset = load_for(settings.data, data, run.description())
     if not 0 <= sample < len(dataset.test):
         raise UserError(f"There is no test image {sample}: {dataset.name} has {len(dataset.test):,}, counted from 0.")
-    model, _ = load_trained(run, dataset.description)
+    model = load_relaxing(run, dataset.description)
     x, y = dataset.normalise(dataset.test.x[sample : sample + 1]), dataset.test.y[sample : sample + 1]
     traced, logits = _traced(model, x.to(memory_format=torch.channels_last), y, settings.gradient)
     count = min(images or len(dataset.test), len(dataset.test))

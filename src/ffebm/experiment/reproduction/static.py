@@ -28,7 +28,7 @@ from ffebm.experiment.files import read_regular, write_atomically, write_json
 from ffebm.experiment.markup import code, table, text
 from ffebm.experiment.reproduction.static_figures import bars_figure, transients_figure
 from ffebm.experiment.run import Run
-from ffebm.experiment.trained import load_trained, usable
+from ffebm.experiment.trained import load_relaxing, usable
 from ffebm.gradient import EquilibriumPropagation, Unrolled
 from ffebm.model import FFEBM
 from ffebm.relaxation import FixedPoint
@@ -132,7 +132,7 @@ def analyse_run(run: Run, data: Path | None = None, seed: int = 0, shown: int = 
     """The net of a run, at the weights that it has come to; batch-norm as in tests, free phases until they settle."""
     settings = run.settings()
     dataset = load_for(settings.data, data, run.description())
-    model, _ = load_trained(run, dataset.description)
+    model = load_relaxing(run, dataset.description)
     for _, block in model.chain:
         block.relax = SETTLED
     x, y, words = _samples(dataset, seed)

@@ -50,6 +50,11 @@ CONDITIONS = (
         lambda s: s.gradient.kind != "bptt",
         THROUGH_TIME,
     ),
+    Condition(
+        ("parts.model", "parts.estimator"),
+        lambda s: s.relaxes,
+        "plain backprop is by the library's own layers; take another gradient.kind",
+    ),
 )
 
 

@@ -364,14 +364,19 @@ class Settings(Section):
     paper: Paper | None = None
 
     @property
+    def relaxes(self) -> bool:
+        """Whether blocks relax; by plain backprop they are layers like others."""
+        return self.gradient.kind != "bp"
+
+    @property
     def calibrates(self) -> bool:
         """Whether training chooses how many sweeps blocks make."""
-        return self.sweeps == "calibrated" and self.gradient.kind != "bp"
+        return self.sweeps == "calibrated" and self.relaxes
 
     @property
     def effective(self) -> tuple[Relaxation, Gradient]:
         """The free phase and the gradient as they are to be run."""
-        if self.gradient.kind == "bp":
+        if not self.relaxes:
             return Relaxation(steps=1, tolerance=None, order="upward", omega=1.0), self.gradient
         if self.sweeps != "plain":
             return self._relaxing, self._nudging

@@ -144,7 +144,7 @@ def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None, 
     callbacks = [
         *([Calibrating(console, learner.settings.gradient.quality)] if calibrated else []),
         Health(console, settling=not calibrated),
-        *([GradientCheck(console, run, quiet)] if first and learner.settings.gradient.kind != "bp" else []),
+        *([GradientCheck(console, run, quiet)] if first and learner.settings.relaxes else []),
         *([*([] if quiet else [Progress(console)]), Recorder(run)] if first else []),
         *learner.own_callbacks,
         Checkpoints(run, settings.checkpoint_every, settings.keep),

@@ -19,6 +19,7 @@ from ffebm.experiment.parts import check_parts
 from ffebm.experiment.processes import is_first
 from ffebm.experiment.settings import Settings, SettingsError, Trainer as TrainerSettings
 from ffebm.experiment.training.learner import Learner
+from ffebm.model import FFEBM
 from ffebm.start import start_from_data
 
 __all__ = ["prepare", "wrongly_started"]
@@ -44,15 +45,27 @@ def prepare(settings: Settings, console: Console | None = None, data: Dataset | 
     if slow and console is not None and is_first(trainer.processes):
         console.print(f"[yellow]Warning:[/] {slow}", highlight=False)
     seed_everything(settings.seed, verbose=False)
-    model = build_model(settings, dataset.shape, len(dataset.classes))
-    if settings.model.start is not None:
-        start_from_data(model, dataset.few(STARTING)[0], settings.model.start)
+    model = _at_start(settings, dataset)
     # Lightning would convert it only after it has loaded a checkpoint, and so round the weights to single precision.
     model = model.double() if trainer.precision == "64-true" else model
     learner = Learner(model, settings, dataset)
     if learner.has_own_optimiser:  # what is wrong with it is said before anything is begun
         learner.make_optimiser(deepcopy(model).parameters())
     return learner
+
+
+def _at_start(settings: Settings, dataset: Dataset) -> FFEBM:
+    """The model at its first weights; those of plain backprop, without limit and equilibria, are those of the others."""
+    shape, classes = dataset.shape, len(dataset.classes)
+    relaxing = settings.gradient if settings.relaxes else settings.gradient.model_copy(update={"kind": "ep"})
+    model = build_model(settings.model_copy(update={"gradient": relaxing}), shape, classes)
+    if settings.model.start is not None:
+        start_from_data(model, dataset.few(STARTING)[0], settings.model.start)
+    if settings.relaxes:
+        return model
+    plain, weights = build_model(settings, shape, classes), model.state_dict()
+    plain.load_state_dict({name: weights[name] for name in plain.state_dict()})
+    return plain
 
 
 def wrongly_started(processes: int | str, trainer: TrainerSettings) -> SettingsError:
