@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help install run test test-slow test-hostile test-data test-browser test-kill compare reproduce cifar10 lint format docs bench bench-memory bench-scaling bench-limit bench-training measure clean
+.PHONY: help install run test test-slow test-hostile test-data test-browser test-kill compare reproduce zoo cifar10 lint format docs bench bench-memory bench-scaling bench-limit bench-training measure clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -39,8 +39,13 @@ test-kill: install  ## kill a run 100 times at random moments, resume it every t
 	$(BIN)/python benchmarks/kill_and_resume.py --kills 100
 	$(BIN)/python benchmarks/kill_and_resume.py --processes 2
 
-reproduce: install  ## the paper's figures and tables at an eighth of the width, into results/ (many hours; FFEBM_DATA names the data)
+reproduce: install  ## the paper's figures and tables at an eighth of the width, into results/ (about a day; FFEBM_DATA names the data)
 	$(BIN)/python benchmarks/reproduce.py
+
+zoo: install  ## put trained models into the package, as far as `make measure` and `make reproduce` have made them
+	$(BIN)/python benchmarks/zoo.py $(wildcard $(ZOO))
+
+ZOO := runs/digits-seed0 runs/split-converged/cifar10-l12-bs2-ep-seed0 runs/split-converged/cifar10-l12-bs2-w4-ep-seed0
 
 cifar10: install  ## limits on gain and sizes of blocks in short runs on real CIFAR-10, into results/ (two hours; FFEBM_DATA names the data)
 	$(BIN)/python benchmarks/cifar10_small.py

@@ -61,9 +61,7 @@ def test_blocks_of_every_size_start_with_as_much_signal_as_blocks_of_two_with_al
         torch.manual_seed(1)
         relax, activation = FixedPoint(60), clamp(1.0)
         twelve: list[Layer] = [ConvLayer(16)] * 12
-        model = build(
-            (3, 8, 8), twelve, split, 4, activation=activation, max_contraction=limit, relax=relax, feedback=feedback
-        )
+        model = build((3, 8, 8), twelve, split, 4, activation=activation, max_contraction=limit, relax=relax, feedback=feedback)
         return min(rms(visit.output) for visit in start_from_data(model, images()).walk(images()))
 
     two = signal(2, feedback=1.0)

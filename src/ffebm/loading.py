@@ -18,7 +18,8 @@ def load(folder: str | Path, *, trust: bool = False) -> Classifier:
     """The trained model of a run, in evaluation mode, ready to predict: `ffebm.load("runs/mine").predict("cat.png").labels`.
 
     Args:
-        folder: a run, as `ffebm train` makes it, or what `save_pretrained` wrote.
+        folder: a run, as `ffebm train` makes it, what `save_pretrained` wrote, or the name of a model that `ffebm zoo` lists. A
+            run of that name in the working directory comes first.
         trust: whether code may be run that its settings name, under `[parts]`. Without that, nothing in a folder is executed.
     """
     try:

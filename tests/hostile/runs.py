@@ -21,6 +21,7 @@ from safetensors.torch import load
 from ffebm.experiment.classifier import predict_images
 from ffebm.experiment.environment import describe_environment
 from ffebm.experiment.evaluation import evaluate_run
+from ffebm.experiment.final_check import check_run
 from ffebm.experiment.packing import packed
 from ffebm.experiment.report import write_report
 from ffebm.experiment.reproduction.static import Layer, Static, read_analyses, save_static
@@ -38,7 +39,7 @@ SETTINGS = {
     "gradient": {"steps": 2},
     "trainer": {"epochs": 2, "batch": 480, "test_batch": 360, "threads": 1, "accelerator": "cpu", "checkpoint_every": 2},
 }
-FILES = ("settings.toml", "metrics.csv", "environment.json", "data.json", "weights.safetensors", "static.json")
+FILES = ("settings.toml", "metrics.csv", "environment.json", "data.json", "weights.safetensors", "static.json", "final.json")
 
 
 def attacks(chance: random.Random, folder: Path) -> Iterator[Attack]:
@@ -71,6 +72,7 @@ def _trained(folder: Path) -> Path:
     """A run of six steps, whose last checkpoint is at its end."""
     train(settings_from(SETTINGS), Run.create(folder / "sound", ""), _quiet())
     layer = Layer("blocks.0.weight", 1, 0.9995, 0.01, [[0.0], [0.1]], [[0.0], [0.1]])
+    check_run(Run(folder / "sound"))
     save_static(Static("a net", "noise", 0.02, 1, "15 sweeps", [layer], describe_environment(0)), folder / "sound")
     return folder / "sound"
 

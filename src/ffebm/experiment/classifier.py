@@ -19,6 +19,7 @@ from ffebm.experiment.pictures import fitted, read_image
 from ffebm.experiment.run import Run, RunError
 from ffebm.experiment.settings import Settings
 from ffebm.experiment.trained import finite, load_trained, usable
+from ffebm.experiment.zoo import located
 from ffebm.model import FFEBM
 
 __all__ = ["Classifier", "Guesses", "Picture", "Prediction", "predict_images"]
@@ -62,12 +63,12 @@ class Classifier(nn.Module):
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, trust: bool = False) -> Self:
-        """From the folder of a run, or one that `save_pretrained` wrote: settings, data.json, and weights as safetensors.
+        """From the folder of a run, one that `save_pretrained` wrote, or by the name of a model that `ffebm zoo` lists.
 
         Args:
             trust: whether code may be run that its settings name, as a model of somebody's own.
         """
-        return cls.of(Run.open(Path(folder), trust=trust))
+        return cls.of(Run.open(located(Path(folder)), trust=trust))
 
     @classmethod
     def of(cls, run: Run) -> Self:

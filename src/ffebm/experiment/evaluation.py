@@ -19,6 +19,7 @@ from ffebm.experiment.run import LARGEST, Run
 from ffebm.experiment.sealed import digest
 from ffebm.experiment.settings import Settings
 from ffebm.experiment.trained import finite, load_trained, usable
+from ffebm.experiment.zoo import is_in_zoo
 from ffebm.model import FFEBM
 
 __all__ = ["Evaluation", "draw_confusions", "evaluate", "evaluate_run", "evaluation_of", "is_up_to_date", "out_of_date"]
@@ -41,12 +42,13 @@ class Evaluation:
     confusion: list[list[int]]  # images by true class (row) and predicted class (column)
     own_data: bool = True  # whether these were the test images of the run, rather than others
     checksum: str = ""  # of the weights
+    fingerprint: str = ""  # of the test images and their labels
 
 
 def evaluate_run(
     run: Run, root: Path | None = None, console: Console | None = None, *, data: Any = None, drawn: bool = True
 ) -> Evaluation:
-    """Evaluate the weights of a run; writes `evaluation.json` and `confusion.png` beside them.
+    """Evaluate the weights of a run; writes `evaluation.json` and `confusion.png` beside them, but nothing into the zoo.
 
     The test images are those that the run tested on. Of other data all are, but for what is in a part for training.
 
@@ -63,9 +65,10 @@ def evaluate_run(
     with usable(run):
         found = evaluate(model, dataset, settings.trainer.test_batch, run.folder.name, source, console)
     found = replace(found, own_data=own, checksum=checksum)
-    write_atomically(run.folder / FILE, json.dumps(asdict(found), indent=1).encode())
-    if drawn:
-        draw_confusions(run, found)
+    if not is_in_zoo(run.folder):
+        write_atomically(run.folder / FILE, json.dumps(asdict(found), indent=1).encode())
+        if drawn:
+            draw_confusions(run, found)
     return found
 
 
@@ -155,4 +158,5 @@ def evaluate(
         top5=(rank < 5).double().mean().item(),
         classes=dict(zip(dataset.classes, accuracies, strict=True)),
         confusion=confusion.tolist(),
+        fingerprint=dataset.test.fingerprint,
     )

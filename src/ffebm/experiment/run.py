@@ -36,6 +36,7 @@ PATIENCE = 8.0  # seconds that a lock is waited for: helpers of a killed process
 LARGEST = 1 << 22  # bytes of a file of texts in a run folder: twenty thousand epochs are less
 COLUMNS = ("epoch", "step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "test_top5", "residual", "seconds")
 KINDS = (torch.float32, torch.int64)  # of weights, and of what batch-norms count
+OTHER_FLOATS = (torch.float64, torch.float16)
 SHARES = ("train_accuracy", "test_accuracy", "test_top5")
 
 
@@ -148,6 +149,11 @@ class Run:
     def gradient_file(self) -> Path:
         """How close the first gradient was to the one at equilibrium."""
         return self.folder / "gradient.json"
+
+    @property
+    def final_file(self) -> Path:
+        """How its blocks and its gradient stand at the end."""
+        return self.folder / "final.json"
 
     @property
     def checkpoint_folder(self) -> Path:
@@ -271,8 +277,8 @@ class Run:
                 for name, tensor in checkpoint["state_dict"].items()
                 if name.startswith("model.")
             }
-        # What was trained in double precision is used in single; what overflows then is refused.
-        weights = {name: tensor.float() if tensor.dtype == torch.float64 else tensor for name, tensor in weights.items()}
+        # What was trained in double precision, or is kept in half, is used in single; what overflows then is refused.
+        weights = {name: tensor.float() if tensor.dtype in OTHER_FLOATS else tensor for name, tensor in weights.items()}
         for name, tensor in weights.items():
             if tensor.dtype not in KINDS or (tensor.is_floating_point() and not bool(tensor.isfinite().all())):
                 raise RunError(f"{source} holds something else than finite numbers, in {brief(name)}: it is of no use.")

@@ -17,9 +17,10 @@ from ffebm.experiment.command_line import data, reproduction
 from ffebm.experiment.command_line.console import EPILOGS, notes, out
 from ffebm.experiment.command_line.group import Group
 from ffebm.experiment.command_line.reference import presets, settings
-from ffebm.experiment.command_line.results import evaluate, export, predict, report
+from ffebm.experiment.command_line.results import check, evaluate, export, predict, report
 from ffebm.experiment.command_line.speed import bench
 from ffebm.experiment.command_line.training import train
+from ffebm.experiment.command_line.zoo import zoo
 from ffebm.experiment.errors import Remark, UserError
 from ffebm.experiment.processes import process_rank
 
@@ -38,7 +39,7 @@ app.add_typer(data_app, name="data")
 reproduce_app = typer.Typer(no_args_is_help=True, help="Make the paper's figures and tables again, beside the printed ones.")
 app.add_typer(reproduce_app, name="reproduce")
 PLACES = (
-    (app, (train, evaluate, predict, export, report, presets, settings, bench)),
+    (app, (train, evaluate, predict, export, check, report, zoo, presets, settings, bench)),
     (data_app, (data.check, data.fetch)),
     (reproduce_app, (reproduction.static, reproduction.split, reproduction.scaling)),
 )

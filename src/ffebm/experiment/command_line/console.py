@@ -23,8 +23,10 @@ __all__ = [
     "Command",
     "DataOption",
     "JsonOption",
-    "RunArgument",
+    "ModelArgument",
     "examples",
+    "model_completions",
+    "model_named",
     "named",
     "notes",
     "out",
@@ -71,8 +73,30 @@ DataOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs to read.")]
-RunArgument = Annotated[
-    Path, typer.Argument(metavar="RUN", callback=named, help="Folder of a run, for example runs/digits-20270101-120000.")
+
+
+def model_completions(incomplete: str) -> list[str]:
+    """Names of models of the zoo that a shell may complete this to."""
+    from ffebm.experiment.zoo import zoo_names
+
+    return [name for name in zoo_names() if name.startswith(incomplete)]
+
+
+def model_named(value: Path) -> Path:
+    """The folder of a run, as typed, or of the model of the zoo that is named."""
+    from ffebm.experiment.zoo import located
+
+    return located(named(value))
+
+
+ModelArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN",
+        callback=model_named,
+        help="Folder of a run, for example runs/digits-20270101-120000, or a model that `ffebm zoo` lists.",
+        autocompletion=model_completions,
+    ),
 ]
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "DevicesOption",
     "GradientsOption",
     "JobsOption",
+    "KeepOption",
     "OutputOption",
     "OverridesArgument",
     "PrintOption",
@@ -40,7 +41,7 @@ __dir__ = __all__.copy
 ScaleName = Literal["paper", "converged", "tiny"]
 ScaleOption = Annotated[
     ScaleName,
-    typer.Option(help="paper: the full recipe. converged: an eighth of the width, hours. tiny: minutes, generated images."),
+    typer.Option(help="paper: the full recipe. converged: an eighth of the width, a day. tiny: minutes, generated images."),
 ]
 StaticScaleOption = Annotated[
     ScaleName,
@@ -61,6 +62,15 @@ RayOption = Annotated[
     str | None, typer.Option("--ray", metavar="ADDRESS", help="Use this Ray cluster; auto for ours, local to make one here.")
 ]
 PrintOption = Annotated[bool, typer.Option("--print", help="Only print one command for each run, for any scheduler.")]
+KeepOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--keep",
+        metavar="DIR",
+        callback=named,
+        help="Keep every finished run here, too, small enough for a repository; runs that are here already need not be made.",
+    ),
+]
 OutputOption = Annotated[Path | None, typer.Option(metavar="DIR", callback=named, help="Folder for runs and report.")]
 
 
@@ -118,9 +128,10 @@ def _table(name: str, words: str) -> Callable[..., None]:
         devices: DevicesOption = None,
         ray: RayOption = None,
         printed: PrintOption = False,
+        keep: KeepOption = None,
         output: OutputOption = None,
     ) -> None:
-        from ffebm.experiment.reproduction.experiments import EXPERIMENTS, prepare_data
+        from ffebm.experiment.reproduction.experiments import EXPERIMENTS, SCALES, prepare_data
 
         experiment, folder = EXPERIMENTS[name], output or Path("runs") / f"{name}-{scale}"
         try:
@@ -136,9 +147,10 @@ def _table(name: str, words: str) -> Callable[..., None]:
             return
         with notes.status("Loading torch …"):
             from ffebm.experiment.report.reproduced import report_experiment
-            from ffebm.experiment.reproduction import Queue
+            from ffebm.experiment.reproduction import Queue, Store
 
-        queue = Queue(cells, folder, _launcher(jobs, devices, ray), data)
+        store = None if keep is None else Store(keep)
+        queue = Queue(cells, folder, _launcher(jobs, devices, ray), data, store=store, checked=SCALES[scale].checked)
         whole = queue.run(notes)
         text = report_experiment(
             experiment,
@@ -167,6 +179,7 @@ split = examples(
     "ffebm reproduce split --scale tiny                 # a path through everything, in minutes",
     "ffebm reproduce split --scale converged --data ~/data",
     "ffebm reproduce split --scale converged --data ~/data --row cifar10-l12-bs2 --gradient ep --seeds 3",
+    "ffebm reproduce split --scale converged --data ~/data --jobs 2 --keep results/reproduce/split/runs",
     "ffebm reproduce split --scale converged --data ~/data trainer.epochs=2 --output runs/shorter",
     "ffebm reproduce split --data ~/data --devices 0,1,2,3",
     "ffebm reproduce split --print --data ~/data        # one command for each run",
@@ -174,7 +187,7 @@ split = examples(
 
 scaling = examples(
     "ffebm reproduce scaling --scale tiny               # a path through everything, in minutes",
-    "ffebm reproduce scaling --scale converged --row cifar100-l12 --row cifar100-l15 --data ~/data",
+    "ffebm reproduce scaling --scale converged --data ~/data",
     "ffebm reproduce scaling --data /shared/data --ray auto --output /shared/scaling",
 )(_table("scaling", "Train 12 and 15 layers on CIFAR-100 and ImageNet32, by EP and by ID (Table 2)."))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -15,7 +15,7 @@ from ffebm.experiment.command_line.console import (
     MOST,
     DataOption,
     JsonOption,
-    RunArgument,
+    ModelArgument,
     examples,
     named,
     notes,
@@ -26,17 +26,24 @@ from ffebm.experiment.command_line.console import (
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.places import SETTINGS, check_is_run, find_data
 from ffebm.experiment.tables import titled
+from ffebm.experiment.zoo import Entry, entry, is_in_zoo
 
-__all__ = ["evaluate", "export", "predict", "report"]
+if TYPE_CHECKING:
+    from ffebm.experiment.evaluation import Evaluation
+
+__all__ = ["check", "evaluate", "export", "predict", "report"]
 __dir__ = __all__.copy
+
+CONFIRMED = 0.05  # points: machines round differently, and turn a few images of ten thousand
 
 
 @examples(
     "ffebm evaluate runs/digits-20270101-120000",
     "ffebm evaluate runs/mine --data ~/data",
     "ffebm evaluate runs/mine --json | jq .top1",
+    "ffebm evaluate digits-l4-bs2  # of the zoo",
 )
-def evaluate(run: RunArgument, data: DataOption = None, as_json: JsonOption = False) -> None:
+def evaluate(run: ModelArgument, data: DataOption = None, as_json: JsonOption = False) -> None:
     """Measure a trained model on the whole test set: top-1, top-5, loss, every class, and a picture of the confusions."""
     from ffebm.experiment.settings import read_settings
 
@@ -50,7 +57,8 @@ def evaluate(run: RunArgument, data: DataOption = None, as_json: JsonOption = Fa
     found = evaluate_run(Run.open(run), data, notes, drawn=not as_json)
     if as_json:
         print_json(asdict(found))
-        draw_confusions(Run.open(run), found)  # last: who waits for numbers need not wait for a picture
+        if not is_in_zoo(run):
+            draw_confusions(Run.open(run), found)  # last: who waits for numbers need not wait for a picture
         return
     table = Table()
     table.add_column("")
@@ -66,13 +74,55 @@ def evaluate(run: RunArgument, data: DataOption = None, as_json: JsonOption = Fa
     if not found.own_data:
         words = f"These are not the run's own images, but all that {data} has, without a part for training."
         out.print(escape(words), soft_wrap=True)
+    if is_in_zoo(run):
+        out.print(_held_against(entry(run.name), found), soft_wrap=True)
+        return
     files = f"All classes: {run / 'evaluation.json'}\nConfusions:  {run / 'confusion.png'}"
     out.print(escape(files), soft_wrap=True)
 
 
+def _held_against(known: Entry, found: Evaluation) -> str:
+    """What a model of the zoo comes to here, beside what was measured when it was put there."""
+    if found.fingerprint != known.fingerprint:
+        return (
+            f"These are not the {known.images:,} test images on which {percent(known.accuracy)} was measured: their bytes or "
+            "labels differ."
+        )
+    gap = 100 * (found.top1 - known.accuracy)
+    verdict = "confirmed" if abs(gap) < CONFIRMED else f"NOT confirmed, this is {gap:+.2f} points off"
+    return f"Measured when it was put into the zoo, on the same test images: {percent(known.accuracy)}; {verdict}."
+
+
+@examples("ffebm check runs/mine", "ffebm check runs/mine --data ~/data --json | jq .cosine")
+def check(run: ModelArgument, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Measure how blocks and gradient of a trained model stand: certificates, residuals, cosines to the converged gradient."""
+    from ffebm.experiment.settings import read_settings
+
+    check_is_run(run)
+    known = read_settings(run / SETTINGS).data
+    find_data(known.name, data or known.root)  # before torch is loaded, which takes seconds
+    with notes.status("Loading torch …"):
+        from ffebm.experiment.final_check import check_run, measure_run
+        from ffebm.experiment.run import Run
+
+    with notes.status("Relaxing, in double precision too …"):
+        found = (measure_run if is_in_zoo(run) else check_run)(Run.open(run), data)
+    if as_json:
+        print_json(asdict(found))
+        return
+    table = Table("block", "certified contraction", "sweeps", "residual", "residual in tests")
+    for block in found.blocks:
+        contraction = "unknown" if block.contraction is None else f"{block.contraction:.3f}"
+        sweeps = f"{block.free_sweeps}" + ("" if block.nudged_sweeps is None else f" and {block.nudged_sweeps}")
+        table.add_row(escape(block.name), contraction, sweeps, f"{block.residual:.1e}", f"{block.rest:.1e}")
+    out.print(titled(f"{run.name}: {found.images} training images", table))
+    cosine = found.trouble or f"{found.cosine:.5f} ({found.parameter})"
+    out.print(f"Smallest cosine with the converged gradient: {escape(cosine)}", soft_wrap=True)
+
+
 @examples("ffebm predict runs/mine cat.png dog.jpg", "ffebm predict runs/digits-20270101-120000 scan/*.png")
 def predict(
-    run: RunArgument,
+    run: ModelArgument,
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="PNG or JPEG files: their middle, scaled.")],
     top: Annotated[int, typer.Option(min=1, max=MOST, help="How many classes to show for each.")] = 3,
 ) -> None:
@@ -100,7 +150,7 @@ def predict(
 
 @examples("ffebm export runs/mine model.onnx", "ffebm export runs/mine model.pt2")
 def export(
-    run: RunArgument,
+    run: ModelArgument,
     path: Annotated[
         Path,
         typer.Argument(metavar="FILE", callback=named, help="model.onnx for ONNX, model.pt2 for torch.export."),
@@ -167,7 +217,11 @@ def report(
     analyses, unread = read_analyses(run / "static.json" for run in runs if (run / "static.json").exists())
     if not found and not analyses and not unread:
         Run.open(runs[0])  # which says what is wrong with it
-    looked = [Run.open(run) for run in look_at] if look_at else [run for run in found if not run.damage() and run.metrics()][:1]
+    looked = (
+        [Run.open(run) for run in look_at]
+        if look_at
+        else [run for run in found if not run.damage() and run.metrics() and run.settings().relaxes][:1]
+    )
     if data is not None and not looked:
         raise UserError("No run among these has finished an epoch, so nothing is read from --data: leave it out.")
     looked = looked if closer else []
