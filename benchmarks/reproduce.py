@@ -1,9 +1,11 @@
 """The paper's figures and tables at the scale `converged`: make what is missing, and publish what the docs show.
 
-Every table goes on where it was stopped, so this does as well. Needs CIFAR-10 and CIFAR-100 (FFEBM_DATA). Runs go to runs/.
-Writes results/reproduce, and figures into docs/images.
+Every table goes on where it was stopped, so this does as well. Needs CIFAR-10 and CIFAR-100 (FFEBM_DATA). Runs go to runs/, and
+what is to be kept of them to results/reproduce as soon as each is finished: those that are there already are not made again.
+Writes reports and figures there, too, and figures into docs/images.
 
-    python benchmarks/reproduce.py
+    python benchmarks/reproduce.py            # all of it
+    python benchmarks/reproduce.py --publish  # only what has been made so far, be it in part
 """
 
 from __future__ import annotations
@@ -21,21 +23,22 @@ ROOT = Path(__file__).parent.parent
 FFEBM = str(Path(sys.executable).with_name("ffebm"))  # not `python -m ffebm`: reports repeat the name of the command
 COMMANDS = (
     "static --output results/reproduce/static",
-    "split --scale converged --row cifar10-l12-bs2 --seeds 3 --output runs/split-converged",
-    "split --scale converged --output runs/split-converged",  # the rest, and the report of all
+    "split --scale converged --keep results/reproduce/split/runs --output runs/split-converged",
     "static --run runs/split-converged/cifar10-l12-bs2-ep-seed0 --output results/reproduce/static-trained",
-    "scaling --scale converged --row cifar100-l12 --output runs/scaling-converged",
+    "static --run runs/split-converged/cifar10-l12-bs4-ep-seed0 --output results/reproduce/static-trained-bs4",
+    "scaling --scale converged --keep results/reproduce/scaling/runs --output runs/scaling-converged",
     "scaling --scale tiny --row imagenet32-l12 --row imagenet32-l15 --output runs/imagenet32-path",
 )
 REPORT = ("report.md", "report.json")  # report.html has Plotly's source and all figures: megabytes
-FIGURE = ("accuracy.png", "accuracy.svg")
-RUN = ("settings.toml", "metrics.csv", "environment.json", "data.json")  # numbers, without weights and checkpoints
+FIGURES = ("accuracy.png", "accuracy.svg", "epochs.png", "epochs.svg")
 IN_DOCS = (
     "split/accuracy.png",
+    "split/epochs.png",
     "scaling/accuracy.png",
     "static/transients.png",
     "static/cosines.png",
     "static-trained/cosines.png",
+    "static-trained-bs4/cosines.png",
 )
 
 
@@ -44,14 +47,13 @@ class Table(NamedTuple):
 
     name: str
     runs: str  # where it was made
-    files: tuple[str, ...] = REPORT
-    keeps_runs: bool = True
+    figures: tuple[str, ...] = ()
 
 
 TABLES = (
-    Table("split", "split-converged", (*REPORT, *FIGURE)),
-    Table("scaling", "scaling-converged", (*REPORT, *FIGURE)),
-    Table("imagenet32-path", "imagenet32-path", keeps_runs=False),  # generated images: only the path matters
+    Table("split", "split-converged", FIGURES),
+    Table("scaling", "scaling-converged", FIGURES),
+    Table("imagenet32-path", "imagenet32-path"),  # generated images: only the path matters
 )
 
 
@@ -68,14 +70,14 @@ def run(*command: str) -> None:
 
 
 def publish_table(table: Table, runs: Path, results: Path) -> None:
-    """Keep a table's report, its results as the docs include them, and the numbers of its runs."""
+    """Keep a table's report, and its results as the docs include them. Its runs are kept already."""
     made, kept = runs / table.runs, results / table.name
-    for name in table.files:
+    for name in REPORT:
         copy(made / name, kept / name)
+    for name in table.figures:
+        if (made / name).exists():  # there is none where nothing is compared yet
+            copy(made / name, kept / name)
     (kept / "results.md").write_text(results_section((made / "report.md").read_text()))
-    for folder in made.glob("*-seed*/") if table.keeps_runs else ():
-        for name in RUN:
-            copy(folder / name, kept / "runs" / folder.name / name)
 
 
 def results_section(report: str) -> str:
@@ -92,17 +94,20 @@ def copy(source: Path, target: Path) -> None:
 
 
 def publish_all(runs: Path, results: Path, images: Path) -> None:
+    """Of what has been made so far."""
     for table in TABLES:
-        publish_table(table, runs, results)
+        if (runs / table.runs / "report.md").exists():
+            publish_table(table, runs, results)
     for figure in IN_DOCS:
-        copy(results / figure, images / figure.replace("/", "-"))
+        if (results / figure).exists():
+            copy(results / figure, images / figure.replace("/", "-"))
     for page in results.glob("*/report.html"):  # of the static analyses, which are made there
         page.unlink()
 
 
 def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C
-    for number, command in enumerate(COMMANDS, 1):
+    for number, command in enumerate(COMMANDS if sys.argv[1:] != ["--publish"] else (), 1):
         print(f"{number} of {len(COMMANDS)}: ffebm reproduce {command}", flush=True)
         run(FFEBM, "reproduce", *shlex.split(command))
     print("Publishing results/reproduce and docs/images", flush=True)

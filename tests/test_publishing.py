@@ -37,13 +37,13 @@ def place(tmp_path: Path) -> Path:
             "report.html",
             "accuracy.png",
             "accuracy.svg",
+            "epochs.png",
+            "epochs.svg",
             "one-ep-seed0.log",
             "queue.lock",
         ):
             write(tmp_path / "runs" / table.runs / name, f"{name} of {table.name}\n\n## Results\n\n{table.name}\n\n## More\n")
-        for name in (*REPRODUCE.RUN, "weights.safetensors", "checkpoints/step-00000003.safetensors"):
-            write(tmp_path / "runs" / table.runs / "one-ep-seed0" / name, f"{name} of {table.name}")
-    for folder in ("static", "static-trained"):
+    for folder in ("static", "static-trained", "static-trained-bs4"):
         for name in ("transients.png", "cosines.png", "static.md", "report.html"):
             write(tmp_path / "results" / folder / name, f"{name} of {folder}")
     return tmp_path
@@ -51,18 +51,16 @@ def place(tmp_path: Path) -> Path:
 
 def test_reports_and_numbers_are_kept_and_megabytes_are_not(place: Path) -> None:
     REPRODUCE.publish_all(place / "runs", place / "results", place / "images")
-    run = {f"runs/one-ep-seed0/{name}" for name in ("settings.toml", "metrics.csv", "environment.json", "data.json")}
-    report, figure = {"report.md", "report.json", "results.md"}, {"accuracy.png", "accuracy.svg"}
-    assert files(place / "results" / "split") == files(place / "results" / "scaling") == report | figure | run
+    report = {"report.md", "report.json", "results.md"}
+    figures = {f"{name}.{kind}" for name in ("accuracy", "epochs") for kind in ("png", "svg")}
+    assert files(place / "results" / "split") == files(place / "results" / "scaling") == report | figures
     assert files(place / "results" / "imagenet32-path") == report
     assert files(place / "results" / "static") == {"transients.png", "cosines.png", "static.md"}
     for table in REPRODUCE.TABLES:
         kept = place / "results" / table.name
         assert (kept / "results.md").read_text() == f"\n{table.name}\n\n"
         for name in files(kept) - {"results.md"}:
-            made = place / "runs" / table.runs / name.removeprefix("runs/")
-            assert (kept / name).read_bytes() == made.read_bytes()
-    assert (place / "runs" / "split-converged" / "one-ep-seed0" / "weights.safetensors").exists()  # what was made stays whole
+            assert (kept / name).read_bytes() == (place / "runs" / table.runs / name).read_bytes()
 
 
 def test_the_docs_get_their_figures(place: Path) -> None:
@@ -76,10 +74,20 @@ def test_the_docs_get_their_figures(place: Path) -> None:
     assert (place / "images" / "scaling-accuracy.png").read_text().startswith("accuracy.png of scaling")
 
 
-def test_a_run_that_lacks_its_numbers_is_not_published(place: Path) -> None:
-    (place / "runs" / "split-converged" / "one-ep-seed0" / "metrics.csv").unlink()
-    with pytest.raises(FileNotFoundError, match=r"metrics\.csv"):
+def test_a_table_that_lacks_its_numbers_is_not_published(place: Path) -> None:
+    (place / "runs" / "split-converged" / "report.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"report\.json"):
         REPRODUCE.publish_all(place / "runs", place / "results", place / "images")
+
+
+def test_what_is_made_so_far_is_published_alone(place: Path) -> None:
+    for path in (place / "runs" / "scaling-converged").glob("report.*"):
+        path.unlink()
+    (place / "runs" / "split-converged" / "epochs.png").unlink()
+    REPRODUCE.publish_all(place / "runs", place / "results", place / "images")
+    assert not (place / "results" / "scaling").exists()
+    assert (place / "images" / "split-accuracy.png").exists()
+    assert not (place / "images" / "split-epochs.png").exists()
 
 
 def test_the_results_are_cut_out_of_a_report() -> None:
@@ -93,14 +101,13 @@ def test_the_results_are_cut_out_of_a_report() -> None:
 
 
 @pytest.mark.parametrize(
-    "table", [table for table in REPRODUCE.TABLES if (KEPT / table.name).exists()], ids=lambda table: table.name
+    "table", [table for table in REPRODUCE.TABLES if (KEPT / table.name / "report.md").exists()], ids=lambda table: table.name
 )
 def test_what_is_kept_is_what_it_publishes(table: SimpleNamespace) -> None:
     folder = KEPT / table.name
-    assert {path.name for path in folder.iterdir()} == {*table.files, "results.md", *(["runs"] if table.keeps_runs else [])}
+    there = {path.name for path in folder.iterdir()} - {"runs"}
+    assert {*REPRODUCE.REPORT, "results.md"} <= there <= {*REPRODUCE.REPORT, *table.figures, "results.md"}
     assert (folder / "results.md").read_text() == REPRODUCE.results_section((folder / "report.md").read_text())
-    for run in folder.glob("runs/*"):
-        assert files(run) == set(REPRODUCE.RUN)
 
 
 def test_every_command_can_be_given_and_fills_a_folder_that_is_published(tmp_path: Path) -> None:
@@ -114,7 +121,7 @@ def test_every_command_can_be_given_and_fills_a_folder_that_is_published(tmp_pat
             shown = call("reproduce", name, *arguments, "--print", "--data", tmp_path, "--output", tmp_path)
             assert shown.count("ffebm train --resume") >= 2
     made = {f"runs/{table.runs}" for table in REPRODUCE.TABLES}
-    assert outputs == made | {"results/reproduce/static", "results/reproduce/static-trained"}
+    assert outputs == made | {f"results/reproduce/static{name}" for name in ("", "-trained", "-trained-bs4")}
 
 
 def test_a_command_that_fails_ends_it_and_says_how_to_go_on() -> None:

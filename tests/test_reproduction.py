@@ -13,8 +13,9 @@ import signal
 import subprocess
 import threading
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +27,18 @@ from rich.console import Console
 from ffebm.experiment.data import load
 from ffebm.experiment.data.generated import write_generated
 from ffebm.experiment.errors import UserError
+from ffebm.experiment.final_check import BlockAtRest, FinalCheck, final_check_of
 from ffebm.experiment.preset import read_preset
 from ffebm.experiment.report import look, write_report
 from ffebm.experiment.report.accuracy_figure import accuracy_figure
-from ffebm.experiment.report.outcome import Comparison, Outcome, accuracy_table, comparisons_of, spread, with_error
-from ffebm.experiment.report.reproduced import claims, report_experiment
-from ffebm.experiment.reproduction import EXPERIMENTS, SCALES, LocalProcesses, Queue, Stage
+from ffebm.experiment.report.outcome import Comparison, Outcome, accuracy_table, comparisons_of, with_error
+from ffebm.experiment.report.reproduced import report_experiment
+from ffebm.experiment.reproduction import EXPERIMENTS, SCALES, LocalProcesses, Queue, Stage, Store
 from ffebm.experiment.reproduction.experiments import prepare_data
 from ffebm.experiment.reproduction.recipe import FOLDER, read_recipe
 from ffebm.experiment.reproduction.static import Static, analyse_initial, analyse_run, read_static
 from ffebm.experiment.run import Run, RunError
+from ffebm.experiment.sealed import seal
 from ffebm.experiment.settings import SettingsError
 from ffebm.experiment.training import train
 from test_command_line import call
@@ -64,6 +67,12 @@ class Pretence:
 
     def __call__(self, arguments: Sequence[str], log: Path, slot: int) -> int:
         self.commands.append(list(arguments))
+        log.touch()
+        if arguments[0] == "check":
+            run = Run(Path(arguments[1]))
+            check = FinalCheck(64, [BlockAtRest("block 1", 0.5, 4, 3, 1e-3, 1e-3)], 1.0, "", {}, epoch=len(run.metrics()))
+            run.final_file.write_text(json.dumps(asdict(check)))
+            return 0
         if "--resume" in arguments:
             folder = Path(arguments[arguments.index("--resume") + 1])
         else:
@@ -93,7 +102,7 @@ def finish(run: Run, accuracy: float, epochs: int = 1) -> None:
         "seconds": 8.0,
     }
     run.save_metrics([{**row, "epoch": epoch + 1} for epoch in range(epochs)])
-    run.weights_file.write_bytes(b"")
+    run.weights_file.write_bytes(seal({"weight": torch.zeros(2)}))
 
 
 class TestCells:
@@ -119,10 +128,34 @@ class TestCells:
 
     def test_the_converged_scale_has_one_recipe_whatever_the_split(self) -> None:
         """Twelve layers differ by what the paper's rows do: how they are cut, and where they are pooled and clamped."""
-        cells = [cell for cell in SPLIT.cells("converged") if "l12" in cell.preset and cell.kind == "ep"]
+        cells = [cell for cell in SPLIT.cells("converged", seeds=1, kinds=["ep"]) if "l12" in cell.preset]
         rows = [flat(cell.settings.model_dump()) for cell in cells]
         differing = {key for row in rows for key in row if row[key] != rows[0][key]}
         assert differing == {"description", "model.split", "model.pooled", "model.clamped_outputs", "paper.ep", "paper.id"}
+
+    def test_the_converged_scale_queues_its_list_the_most_telling_first(self) -> None:
+        cells = SPLIT.cells("converged")
+        assert [cell.name for cell in cells[:3]] == [f"cifar10-l12-bs2-{kind}-seed0" for kind in ("ep", "bp", "id")]
+        assert len({cell.name for cell in cells}) == len(cells) == 17
+        count = Counter((cell.row_name, cell.kind) for cell in cells)
+        assert [count["cifar10-l12-bs2", kind] for kind in ("ep", "id", "bp")] == [3, 3, 3]
+        once = {("cifar10-l12-bs3", "ep"), ("cifar10-l12-bs4", "ep"), ("cifar10-l12-bs4", "id")}
+        once |= {("cifar10-l6-bs2", "ep"), ("cifar10-l6-bs6", "ep"), ("cifar10-l6-bs6", "id"), ("cifar10-l6-bs2", "bp")}
+        assert {pair for pair, times in count.items() if times == 1} == once | {("cifar10-l12-bs2-w4", "ep")}
+        names = [cell.name for cell in EXPERIMENTS["scaling"].cells("converged")]
+        assert names == ["cifar100-l12-ep-seed0", "cifar100-l12-id-seed0"]
+
+    def test_the_larger_run_is_a_row_of_its_own(self, tmp_path: Path) -> None:
+        (larger,) = SPLIT.cells("converged", rows=["cifar10-l12-bs2-w4"], kinds=["ep"])
+        assert larger == SPLIT.cells("converged")[-1]
+        small = SPLIT.cells("converged")[0]
+        a, b = flat(small.settings.model_dump()), flat(larger.settings.model_dump())
+        assert {key: b[key] for key in b if a[key] != b[key]} == {"model.width": 0.25, "trainer.epochs": 40}
+        for cell in (small, larger):
+            cell.settings.save(cell.run(tmp_path).settings_file)
+        assert SPLIT.present("converged", tmp_path) == [small, larger]
+        with pytest.raises(ValueError, match="cifar10-l12-bs2-w4"):
+            SPLIT.cells("paper", rows=["cifar10-l12-bs2-w4"])
 
     def test_there_are_as_many_as_the_table_has(self) -> None:
         assert len(SPLIT.cells("paper")) == 6 * 2 * 3
@@ -256,6 +289,59 @@ class TestQueue:
         assert queue.run(console())
         assert queue.failures == {cells[0].name: "Error: OSError: no such machine"}
 
+    def test_what_is_finished_is_measured_and_kept_where_it_will_last(self, tmp_path: Path) -> None:
+        cells = SPLIT.cells("tiny", seeds=2, rows=["cifar10-l6-bs3"], kinds=["ep", "bp"])
+        by_ep, by_bp, later, _ = cells
+        by_hand = tmp_path / "runs"  # by `ffebm train`: it lies there, and nobody has measured it
+        by_ep.settings.save(by_ep.run(by_hand).settings_file)
+        finish(by_ep.run(by_hand), 0.25)
+        store = Store(tmp_path / "kept")
+        launcher = Pretence()
+        assert Queue(cells, by_hand, launcher, Path("/d"), store=store, checked=True).run(console())
+        checks = [command for command in launcher.commands if command[0] == "check"]
+        assert sorted(checks) == [["check", str(cell.run(by_hand).folder), "--data", "/d"] for cell in (by_ep, later)]
+        assert len(launcher.commands) == 5  # and three are trained
+        for cell in cells:
+            kept = cell.run(store.folder)
+            assert kept.metrics() == cell.run(by_hand).metrics()
+            assert (final_check_of(kept) is not None) == (cell.kind == "ep")
+            assert kept.weights_file.is_file() == (cell is by_ep)  # by EP with seed 0
+        elsewhere = Pretence()
+        queue = Queue(cells, tmp_path / "elsewhere", elsewhere, store=store, checked=True)
+        assert queue.run(console())
+        assert elsewhere.commands == []
+        assert by_bp.progress(tmp_path / "elsewhere").stage is Stage.FINISHED
+        text = report_experiment(SPLIT, "tiny", cells, tmp_path / "elsewhere", look_closer=False)
+        assert "4 of 4 runs are finished" in text
+        other = SPLIT.cells("tiny", rows=["cifar10-l6-bs3"], overrides=["trainer.epochs=2"])
+        with pytest.raises(RunError, match=r"kept.*other settings"):
+            Queue(other, tmp_path / "more", Pretence(), store=store).run(console())
+
+    def test_a_run_that_cannot_be_measured_is_kept_and_tried_again(self, tmp_path: Path) -> None:
+        class Blind(Pretence):
+            def __call__(self, arguments: Sequence[str], log: Path, slot: int) -> int:
+                if arguments[0] == "check":
+                    log.write_text("Error: no images here.\n")
+                    return 1
+                return super().__call__(arguments, log, slot)
+
+        (cell,) = SPLIT.cells("tiny", rows=["cifar10-l6-bs3"], kinds=["ep"])
+        store = Store(tmp_path / "kept")
+        queue = Queue([cell], tmp_path / "runs", Blind(), store=store, checked=True)
+        assert queue.run(console())
+        assert queue.failures == {cell.name: "Error: no images here."}
+        assert not cell.run(store.folder).final_file.exists()
+        again = Pretence()
+        assert Queue([cell], tmp_path / "runs", again, store=store, checked=True).run(console())
+        assert [command[0] for command in again.commands] == ["check"]
+        assert final_check_of(cell.run(store.folder)) is not None
+
+    def test_threads_are_the_users_choice(self, tmp_path: Path) -> None:
+        (one,) = SPLIT.cells("tiny", rows=["cifar10-l6-bs3"], kinds=["ep"])
+        (other,) = SPLIT.cells("tiny", rows=["cifar10-l6-bs3"], kinds=["ep"], overrides=["trainer.threads=1"])
+        assert "trainer.threads=4" in one.arguments(tmp_path, threads=4)
+        assert "trainer.threads=4" not in other.arguments(tmp_path, threads=4)
+
     def test_two_queues_do_not_work_in_one_folder(self, tmp_path: Path) -> None:
         class Nosy(Pretence):
             def __call__(self, arguments: Sequence[str], log: Path, slot: int) -> int:
@@ -316,45 +402,32 @@ def test_generated_images_are_read_like_real_ones(name: str, tmp_path: Path) -> 
 
 
 class TestOutcomes:
-    def test_mean_and_spread_of_a_sample(self) -> None:
-        assert spread([]) == "–"
-        assert spread([91.0]) == "91.00"
-        assert spread([90.0, 91.0, 92.0]) == "91.00 ± 1.00"
+    def test_means_have_the_error_of_a_mean(self) -> None:
+        assert with_error([]) == ""
+        assert with_error([91.0]) == "91.00"
+        assert with_error([90.0, 91.0, 92.0]) == "91.00 ± 0.58"  # 1/√3
+        assert with_error([0.25], signed=True) == "+0.25"
 
     def test_seeds_come_together_and_gradients_side_by_side(self, tmp_path: Path) -> None:
-        cells = SPLIT.cells("tiny", seeds=3, rows=["cifar10-l12-bs2"])
-        for cell, accuracy in zip(cells, (0.90, 0.80, 0.91, 0.80, 0.92, 0.80), strict=True):
+        cells = SPLIT.cells("tiny", seeds=3, rows=["cifar10-l12-bs2"], kinds=["ep", "id", "bp"])
+        for cell, accuracy in zip(cells, (0.90, 0.80, 0.7, 0.91, 0.80, 0.7, 0.92, 0.80), strict=False):
             cell.settings.save(cell.run(tmp_path).settings_file)
             finish(cell.run(tmp_path), accuracy)
-        rows = comparisons_of([cell.run(tmp_path) for cell in cells])
-        (line,) = accuracy_table(rows).rows
-        assert line == (
-            "CIFAR-10, 12 layers in blocks of 2 (width 0.03125, 1 epoch)",
-            *("91.00 ± 1.00", "91.7 ± 0.2", "-0.7"),
-            *("80.00 ± 0.00", "91.8 ± 0.1", "-11.8"),
-            "+11.00 ± 0.58",  # 1/√3
-        )
-        assert "does not hold" in claims(SPLIT, rows)[0]
-
-    def test_claims_are_judged_by_the_numbers(self) -> None:
-        def row(preset: str, ep: float, id_: float, bp: float | None = None) -> Comparison:
-            outcomes = {"ep": Outcome(seeds=[0], top1=[ep]), "id": Outcome(seeds=[0], top1=[id_])}
-            if bp is not None:
-                outcomes["bp"] = Outcome(seeds=[0], top1=[bp])
-            return Comparison(preset, read_preset(preset), outcomes)
-
-        rows = [row("cifar10-l12-bs2", 71, 71.9), row("cifar10-l12-bs3", 72.5, 72), row("cifar10-l6-bs2", 60, 60)]
-        agree, over_all, alike = claims(SPLIT, rows)
-        assert "holds; the widest gap is -0.90" in agree
-        assert "all 3 pairs of runs, EP − ID is -0.13 ± 0.41" in over_all
-        assert "varies by 0.71" in over_all
-        assert alike == "12 layers, EP, block sizes within 1.5 points of each other: holds; 1.50."
-        assert "does not hold" in claims(SPLIT, [*rows, row("cifar10-l6-bs3", 58, 58)])[2]
-        plain = claims(SPLIT, [*rows, row("cifar10-l6-bs6", 61, 61, 62.5)])[2]
-        assert (
-            plain
-            == "EP within 1 point of plain backprop in every row: does not hold; the widest gap is -1.50 (cifar10-l6-bs6)."
-        )
+        rows = comparisons_of([cell.run(tmp_path) for cell in cells[:8]])
+        table = accuracy_table(rows, planned={"cifar10-l12-bs2-bp": 3})
+        assert table.header == ("net", "EP", "ID", "backprop", "EP − ID", "EP − backprop", "paper, EP", "paper, ID")
+        assert table.rows == [
+            (
+                "CIFAR-10, 12 layers in blocks of 2 (width 0.03125, 1 epoch)",
+                "91.00 ± 0.58 (3)",
+                "80.00 ± 0.00 (3)",
+                "70.00 ± 0.00 (2 of 3)",
+                "+11.00 ± 0.58",
+                "+20.50 ± 0.50",  # of the two seeds that both have
+                "91.7 ± 0.2",
+                "91.8 ± 0.1",
+            )
+        ]
 
     def test_claims_say_what_settings_were_chosen_by(self, tmp_path: Path) -> None:
         cells = SPLIT.cells("converged", rows=["cifar10-l6-bs3"])
@@ -364,14 +437,15 @@ class TestOutcomes:
         text = report_experiment(SPLIT, "converged", cells, tmp_path, look_closer=False)
         chosen = SCALES["converged"].chosen
         assert "set apart" in chosen
-        assert text.index(chosen) < text.index("EP within 1 point of ID in every row: holds")
+        assert "seed 100" in chosen
+        assert text.index(chosen) < text.index("| EP within 1 of ID: cifar10-l6-bs3 | holds | +0.00 |")
         assert not SCALES["paper"].chosen  # the paper's own
 
     def test_ep_and_id_are_compared_seed_by_seed(self) -> None:
         ep, id_ = Outcome(seeds=[2, 0, 1], top1=[72.0, 50.0, 70.0]), Outcome(seeds=[1, 2], top1=[69.0, 70.0])
         row = Comparison("one", read_preset("cifar10-l12-bs2"), {"ep": ep, "id": id_})
         assert row.gaps() == [1.0, 2.0]  # of seeds 1 and 2: seed 0 by ID is missing
-        assert with_error(row.gaps()) == "+1.50 ± 0.50"
+        assert with_error(row.gaps(), signed=True) == "+1.50 ± 0.50"
         assert Comparison("none", row.settings, {"ep": ep}).gaps() == []
 
 
@@ -470,7 +544,7 @@ class TestReport:
         numbers = json.loads((tiny / "report.json").read_text())
         text = (tiny / "report.md").read_text()
         (row,) = numbers["rows"]
-        assert f"| {row['outcomes']['ep']['top1'][0]:.2f} | 89.5 ± 0.2 |" in text
+        assert f"| {row['outcomes']['ep']['top1'][0]:.2f} (1) | {row['outcomes']['id']['top1'][0]:.2f} (1) |" in text
         assert "2 of 2 runs are finished" in text
         assert numbers["failures"] == {"another": "Error: <b>gone</b>"}
 

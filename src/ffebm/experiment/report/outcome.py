@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from ffebm.experiment.clock import clock
 from ffebm.experiment.report.document import Table
@@ -21,14 +22,13 @@ __all__ = [
     "accuracy_table",
     "comparisons_of",
     "recipe_label",
-    "spread",
     "tables",
     "time_table",
     "with_error",
 ]
 __dir__ = __all__.copy
 
-GRADIENTS = {"ep": "EP", "id": "ID", "recurrent-backprop": "RBP", "bptt": "BPTT", "bp": "BP"}
+GRADIENTS = {"ep": "EP", "id": "ID", "recurrent-backprop": "RBP", "bptt": "BPTT", "bp": "backprop"}
 
 
 @dataclass
@@ -114,35 +114,42 @@ def recipe_label(settings: Settings, run: Run) -> str:
 
 
 def accuracy_table(
-    rows: Sequence[Comparison], title: str = "Top-1 accuracy", published: Sequence[Published] = (), *, top5: bool = False
+    rows: Sequence[Comparison],
+    title: str = "Top-1 accuracy",
+    published: Sequence[Published] = (),
+    *,
+    top5: bool = False,
+    planned: Mapping[str, int] = MappingProxyType({}),
 ) -> Table:
-    """Mean and spread over seeds beside the paper's, in per cent, with the differences; what others printed comes last."""
+    """Means over seeds in per cent, the differences, and the paper's; what others printed comes last.
+
+    Args:
+        planned: how many seeds there are to be, by the names of runs without their seed.
+    """
     kinds = [kind for kind in GRADIENTS if any(kind in row.outcomes for row in rows)]
     beside = _printed_kinds(rows) if not published else {"ep", "id"}  # gradients with the paper's result
-    header = ["net"]
-    for kind in kinds:
-        header += [GRADIENTS[kind], "paper", "difference"] if kind in beside else [GRADIENTS[kind]]
-    both = {"ep", "id"} <= set(kinds)
+    others = [kind for kind in ("id", "bp") if {"ep", kind} <= set(kinds)]
+    printed = [kind for kind in kinds if kind in beside]
+    header = ["net", *(GRADIENTS[kind] for kind in kinds), *(f"EP − {GRADIENTS[kind]}" for kind in others)]
+    header += [f"paper, {GRADIENTS[kind]}" for kind in printed]
     lines: list[tuple[str, ...]] = []
     for row in rows:
         line = [row.label]
         for kind in kinds:
             values = row.values(kind, top5)
-            line.append(spread(values))
-            if kind in beside:
-                printed, deviation = _printed(row.score(kind), top5)
-                line.append("" if printed is None else f"{printed} ± {deviation}")
-                line.append("" if printed is None or not values else f"{statistics.fmean(values) - printed:+.1f}")
-        if both:
-            line.append(with_error(row.gaps(top5=top5)))
+            wanted = max((planned.get(name.rpartition("-seed")[0], 0) for name in row.outcome(kind).runs), default=0)
+            count = f"{len(values)} of {wanted}" if len(values) < wanted else f"{len(values)}"
+            line.append(f"{with_error(values)} ({count})" if values else "–")
+        line += [with_error(row.gaps(kind, top5=top5), signed=True) for kind in others]
+        for kind in printed:
+            mean, deviation = _printed(row.score(kind), top5)
+            line.append("" if mean is None else f"{mean} ± {deviation}")
         lines.append(tuple(line))
-    header += ["EP − ID"] if both else []
     for other in published:
         line = [other.source, *[""] * (len(header) - 1)]
-        line[header.index("paper")] = str(other.top5 if top5 else other.top1)
+        line[header.index("paper, EP") if "paper, EP" in header else -1] = str(other.top5 if top5 else other.top1)
         lines.append(tuple(line))
-    several = any(len(row.gaps()) > 1 for row in rows)  # a wide header would push its column off the page
-    return Table(f"{title} (EP − ID: ± its standard error)" if both and several else title, tuple(header), lines)
+    return Table(f"{title} in %, ± standard error (seeds); the paper's ±, deviation of three", tuple(header), lines)
 
 
 def time_table(rows: Sequence[Comparison]) -> Table:
@@ -165,28 +172,22 @@ def time_table(rows: Sequence[Comparison]) -> Table:
     return Table("Training time, h:mm:ss, without tests", tuple(header), lines)
 
 
-def tables(rows: Sequence[Comparison], published: Sequence[Published] = ()) -> list[Table]:
+def tables(
+    rows: Sequence[Comparison], published: Sequence[Published] = (), planned: Mapping[str, int] = MappingProxyType({})
+) -> list[Table]:
     """All that a report shows of these runs."""
-    accuracies = [accuracy_table(rows, published=published)]
+    accuracies = [accuracy_table(rows, published=published, planned=planned)]
     if any(_printed(row.score("ep"), top5=True)[0] is not None for row in rows):
-        accuracies.append(accuracy_table(rows, "Top-5 accuracy", published, top5=True))
+        accuracies.append(accuracy_table(rows, "Top-5 accuracy", published, top5=True, planned=planned))
     return [*accuracies, time_table(rows)]
 
 
-def spread(values: Sequence[float]) -> str:
-    """Mean and standard deviation (of a sample), or the one value that there is."""
+def with_error(values: Sequence[float], *, signed: bool = False) -> str:
+    """A mean, and how far chance may have moved it: its standard error, where there are several values."""
     if not values:
-        return "–"
-    mean = f"{statistics.fmean(values):.2f}"
-    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2f}"
-
-
-def with_error(gaps: Sequence[float]) -> str:
-    """The mean of differences, and how far chance may have moved it: its standard error, where there are several."""
-    if not gaps:
         return ""
-    mean = f"{statistics.fmean(gaps):+.2f}"
-    return mean if len(gaps) == 1 else f"{mean} ± {statistics.stdev(gaps) / math.sqrt(len(gaps)):.2f}"
+    mean = f"{statistics.fmean(values):{'+' if signed else ''}.2f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values) / math.sqrt(len(values)):.2f}"
 
 
 def _printed_kinds(rows: Sequence[Comparison]) -> set[str]:

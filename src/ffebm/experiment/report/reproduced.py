@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
 
+from ffebm.experiment.preset import read_preset
+from ffebm.experiment.report.claims import Verdict, claims_of, verdict_table
+from ffebm.experiment.report.document import Part, Table
 from ffebm.experiment.report.markdown import markdown
 from ffebm.experiment.report.microscope import look_if_possible
 from ffebm.experiment.report.outcome import Comparison, comparisons_of, with_error
 from ffebm.experiment.report.writing import write_report
 from ffebm.experiment.reproduction.cell import Cell, Stage
 from ffebm.experiment.reproduction.experiments import SCALES, Experiment
+from ffebm.experiment.reproduction.recipe import read_recipe
 from ffebm.experiment.reproduction.static import read_analyses
+from ffebm.experiment.settings import Settings
 
-__all__ = ["claims", "report_experiment"]
+__all__ = ["recipe_table", "report_experiment"]
 __dir__ = __all__.copy
 
-AGREE, ALIKE = 1.0, 1.5  # points that EP may be from ID or from plain backprop, and blocks of different sizes from each other
+APART = {
+    "description": True,
+    "seed": True,
+    "paper": True,
+    "parts": True,
+    "data": {"name", "root", "workers"},
+    "model": {"channels", "dense", "split", "pooled", "clamped_outputs", "clamped"},
+    "gradient": {"kind"},
+    "trainer": {"threads", "devices", "nodes", "accelerator", "test_batch", "checkpoint_every", "keep"},
+}
 
 
 def report_experiment(
@@ -43,16 +58,24 @@ def report_experiment(
         look_closer: put a finished run under the microscope, which takes a while.
     """
     begun = experiment.present(scale, folder, overrides)
-    cells = [*begun, *(cell for cell in cells if cell not in begun)]
+    chosen = SCALES[scale]
+    listed = experiment.cells(scale, overrides=overrides) if experiment.name in chosen.runs else []
+    cells = list(dict.fromkeys([*listed, *begun, *cells]))
     runs = [cell.run(folder) for cell in begun]
     finished = [cell.run(folder) for cell in begun if cell.progress(folder).stage is Stage.FINISHED]
-    rows = comparisons_of(runs)
+    rows = comparisons_of([run for run in runs if not run.damage()])
     besides = f" Besides: {', '.join(overrides)}." if overrides else ""
-    words = [f"Scale {scale}: {SCALES[scale].words}.{besides} {len(finished)} of {len(cells)} runs are finished."]
+    words = [f"Scale {scale}: {chosen.words}.{besides} {len(finished)} of {len(cells)} runs are finished."]
+    parts: list[Part] = []
+    verdicts: list[Verdict] = []
     if scale == "tiny":
         words.append("Images are generated, in the official layouts: these numbers say that the path works, and no more.")
     else:
-        words += [*filter(None, [SCALES[scale].chosen]), *claims(experiment, rows)]
+        words += [*filter(None, [chosen.chosen]), *_over_all(rows)]
+        names = {cell.name: cell.row_name for cell in cells}
+        by_row = {names[row.runs[0].folder.name]: row for row in rows}
+        verdicts = [claim.judge(by_row) for claim in claims_of(cells, chosen.goals.get(experiment.name, {}), chosen.checked)]
+        parts = [verdict_table(verdicts), *([recipe_table(cells)] if chosen.runs else [])]
     # One look, at the last of the rows by EP, which has the most blocks.
     trained = [run for run in finished if run.settings().gradient.kind == "ep" and run.weights_file.is_file()]
     seen, trouble = look_if_possible(trained[-1:] if look_closer else [], images=1000, data=data, console=notes)
@@ -63,6 +86,9 @@ def report_experiment(
         experiment.title,
         runs=runs,
         words=[*words, *trouble, *unread],
+        parts=parts,
+        numbers={"claims": [asdict(verdict) for verdict in verdicts]},
+        planned=Counter(f"{cell.row_name}-{cell.kind}" for cell in cells),
         published=experiment.published,
         static=analyses,
         microscopes=seen,
@@ -71,28 +97,45 @@ def report_experiment(
     return markdown(replace(document, sections=document.sections[:1]))
 
 
-def claims(experiment: Experiment, rows: Sequence[Comparison]) -> list[str]:
-    """What the paper claims, held against the runs."""
+def recipe_table(cells: Sequence[Cell]) -> Table:
+    """Every setting in which these runs differ from the paper's, beside the paper's; what is not one value lists them all."""
+    here: dict[str, dict[str, None]] = {}
+    paper: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        own, printed = (
+            _flat(settings) for settings in (cell.settings, read_preset(cell.preset, read_recipe("paper", cell.preset)))
+        )
+        for key, value in own.items():
+            here.setdefault(key, {})[value] = None
+            paper.setdefault(key, {})[printed[key]] = None
+    differing = [key for key in here if here[key].keys() != paper[key].keys()]
+    lines = [(key, ", ".join(here[key]), ", ".join(paper[key])) for key in differing]
+    return Table("The recipe of all rows, where it is not the paper's", ("setting", "here", "paper"), lines)
+
+
+def _flat(settings: Settings) -> dict[str, str]:
+    """Settings as text, but for those that make the rows and columns of a table, or say where a run happens."""
+    tables = settings.recipe.model_dump(mode="json", exclude=APART)
+    return {
+        f"{section}.{key}" if isinstance(table, dict) else section: _worded(value)
+        for section, table in tables.items()
+        for key, value in (table.items() if isinstance(table, dict) else [(section, table)])
+    }
+
+
+def _worded(value: object) -> str:
+    """As people type it."""
+    return "none" if value is None else str(value).lower()
+
+
+def _over_all(rows: Sequence[Comparison]) -> list[str]:
+    """How far the gradients are apart over all rows."""
     said: list[str] = []
     for other, name in (("id", "ID"), ("bp", "plain backprop")):
-        gaps = {row.label: row.gaps(other) for row in rows if row.gaps(other)}
-        if gaps:
-            worst = max(gaps, key=lambda label: abs(statistics.fmean(gaps[label])))
-            verdict = "holds" if abs(statistics.fmean(gaps[worst])) <= AGREE else "does not hold"
-            widest = f"the widest gap is {with_error(gaps[worst])} ({worst})"
-            said.append(f"EP within {AGREE:g} point of {name} in every row: {verdict}; {widest}.")
-        every = [gap for found in gaps.values() for gap in found]
+        every = [gap for row in rows for gap in row.gaps(other)]
         if len(every) > 1:
             said.append(
-                f"Over all {len(every)} pairs of runs, EP − {name} is {with_error(every)} (the mean and its standard error); "
-                f"one pair varies by {statistics.stdev(every):.2f} (the standard deviation)."
+                f"Over all {len(every)} pairs of runs, EP − {name} is {with_error(every, signed=True)} points (the mean and "
+                f"its standard error); one pair varies by {statistics.stdev(every):.2f} (the standard deviation)."
             )
-    if experiment.name == "split":
-        for layers in sorted({row.settings.model.layers for row in rows}):
-            found = [row.values("ep") for row in rows if row.settings.model.layers == layers]
-            values = [statistics.fmean(seeds) for seeds in found if seeds]
-            if len(values) > 1:
-                width = max(values) - min(values)
-                verdict = "holds" if width <= ALIKE else "does not hold"
-                said.append(f"{layers} layers, EP, block sizes within {ALIKE:g} points of each other: {verdict}; {width:.2f}.")
     return said

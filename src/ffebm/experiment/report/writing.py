@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import tomli_w
@@ -15,7 +16,9 @@ import tomli_w
 from ffebm.experiment.figures import picture
 from ffebm.experiment.files import write_atomically, write_json
 from ffebm.experiment.report.accuracy_figure import accuracy_figure
+from ffebm.experiment.report.at_the_end import final_checks, final_numbers
 from ffebm.experiment.report.document import Chart, Curve, Document, Listing, Part, Picture, Section, Table, Text
+from ffebm.experiment.report.epochs_figure import epochs_figure, most_compared
 from ffebm.experiment.report.markdown import markdown
 from ffebm.experiment.report.microscope import Microscope
 from ffebm.experiment.report.one_run import one_run
@@ -36,51 +39,65 @@ def write_report(
     *,
     runs: Sequence[Run] = (),
     words: Sequence[str] = (),
+    parts: Sequence[Part] = (),
+    planned: Mapping[str, int] = MappingProxyType({}),
     published: Sequence[Published] = (),
     static: Sequence[Static] = (),
     microscopes: Sequence[Microscope] = (),
     failures: Mapping[str, str] | None = None,
+    numbers: Mapping[str, Any] = MappingProxyType({}),
 ) -> Document:
-    """Write report.html, report.md and report.json into a folder, and of several finished runs, accuracy.png and .svg.
+    """Write report.html, report.md and report.json into a folder, and figures of several finished runs.
 
     Args:
         words: paragraphs to begin with.
+        parts: what follows them.
+        planned: how many seeds there are to be, by the names of runs without their seed.
         published: results of others, for the last rows of the tables.
         failures: runs that failed, and what they said.
+        numbers: what report.json holds besides its own.
     """
     found = [(run, run.damage()) for run in runs]
     damaged = {str(run.folder): damage for run, damage in found if damage}
     runs = [run for run, damage in found if not damage]  # the rest is shown all the same
-    document = compose(title, runs, words, published, static, microscopes, {**(failures or {}), **damaged})
+    opening = [*map(Text, words), *parts]
+    document = compose(title, runs, opening, published, static, microscopes, {**(failures or {}), **damaged}, planned)
     # A folder's name may hold bytes that are no UTF-8: Python replaces them by characters that UTF-8 lacks.
     write_atomically(folder / "report.md", markdown(document).encode("utf-8", "replace"))
-    write_json(folder / "report.json", document.numbers)
+    write_json(folder / "report.json", {**document.numbers, **numbers})
     write_atomically(folder / "report.html", page(document).encode("utf-8", "replace"))
     rows = comparisons_of(runs)
     if _finished(rows) and len(runs) > 1:
-        figure = accuracy_figure(rows)
-        for kind in ("png", "svg"):
-            write_atomically(folder / f"accuracy.{kind}", picture(figure, kind))
+        figures = {"accuracy": accuracy_figure(rows)}
+        if (row := most_compared(rows)) is not None:
+            figures["epochs"] = epochs_figure(row)
+        for name, figure in figures.items():
+            for kind in ("png", "svg"):
+                write_atomically(folder / f"{name}.{kind}", picture(figure, kind))
     return document
 
 
 def compose(
     title: str,
     runs: Sequence[Run],
-    words: Sequence[str],
+    opening: Sequence[Part],
     published: Sequence[Published],
     static: Sequence[Static],
     microscopes: Sequence[Microscope],
     failures: Mapping[str, str],
+    planned: Mapping[str, int] = MappingProxyType({}),
 ) -> Document:
     rows = comparisons_of(runs)
     sections: list[Section] = []
     alone = len(runs) == 1 and not published and rows[0].settings.paper is None
-    opening: list[Part] = [*map(Text, words)]
+    opening = list(opening)
     if alone:
         opening += one_run(runs[0])
     elif rows:
-        opening += tables(rows, published)
+        opening += tables(rows, published, planned)
+    if not alone and (row := most_compared(rows)) is not None:
+        words = "Accuracy by epoch: the mean over seeds, and the range of them; the last epoch counts"
+        opening.append(Picture(words, picture(epochs_figure(row))))
     if _finished(rows) and not alone:
         opening.append(Picture("Top-1 accuracy: the mean over seeds, and each of them", picture(accuracy_figure(rows))))
     opening += map(Text, _missing(rows, failures))
@@ -88,6 +105,8 @@ def compose(
         sections.append(Section("Results", opening))
     if any(run.metrics() for run in runs):
         sections.append(Section("Learning curves", _curves(rows)))
+    if checked := final_checks(runs):
+        sections.append(Section("At the end of training", checked))
     sections += [Section(f"EP against ID: {analysis.title}", _static(analysis)) for analysis in static]
     sections += [Section(f"Energy microscope: {seen.run}", _microscope(seen)) for seen in microscopes]
     sections.append(Section("How this was made", _origin(runs, static)))
@@ -96,6 +115,7 @@ def compose(
         "made": {"command": _command(), "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")},
         "rows": [_numbers(row) for row in rows],
         "failures": dict(failures),
+        "final": final_numbers(runs),
         "static": [_static_numbers(analysis) for analysis in static],
         "microscopes": [asdict(microscope) for microscope in microscopes],
     }
@@ -126,7 +146,7 @@ def _missing(rows: Sequence[Comparison], failures: Mapping[str, str]) -> list[st
 
 
 def _curves(compared: Sequence[Comparison]) -> list[Part]:
-    """Test accuracy, loss and residual by epoch; a colour for each recipe, dots for ID."""
+    """Test accuracy, loss and residual by epoch; a colour for each recipe, dots for all gradients but EP."""
     charts = {
         "test_accuracy": Chart("Test accuracy", "epoch", "%", []),
         "train_loss": Chart("Training loss", "epoch", "loss", []),
@@ -135,10 +155,12 @@ def _curves(compared: Sequence[Comparison]) -> list[Part]:
     for colour, run, recipe in ((number, run, row.label) for number, row in enumerate(compared) for run in row.runs):
         rows, settings = run.metrics(), run.settings()
         for name, chart in charts.items():
+            if name == "residual" and not settings.relaxes:
+                continue
             values = [100 * row[name] if name == "test_accuracy" else row[name] for row in rows]
             label = f"{recipe}, {GRADIENTS[settings.gradient.kind]}, seed {settings.seed}"
             epochs = [row["epoch"] for row in rows]
-            chart.curves.append(Curve(label, epochs, values, colour, dashed=settings.gradient.kind == "id"))
+            chart.curves.append(Curve(label, epochs, values, colour, dashed=settings.gradient.kind != "ep"))
     return list(charts.values())
 
 

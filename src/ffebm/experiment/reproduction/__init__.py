@@ -4,6 +4,7 @@ from ffebm.experiment.reproduction.cell import Cell, Progress, Stage
 from ffebm.experiment.reproduction.experiments import EXPERIMENTS, SCALES, Experiment, Scale
 from ffebm.experiment.reproduction.launcher import Launcher, LocalProcesses, RayCluster
 from ffebm.experiment.reproduction.queue import Queue
+from ffebm.experiment.reproduction.store import Store
 
 __all__ = [
     "EXPERIMENTS",
@@ -17,5 +18,6 @@ __all__ = [
     "RayCluster",
     "Scale",
     "Stage",
+    "Store",
 ]
 __dir__ = __all__.copy

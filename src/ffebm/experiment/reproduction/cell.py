@@ -8,6 +8,8 @@ from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 
+from ffebm.experiment.errors import UserError
+from ffebm.experiment.final_check import final_check_of
 from ffebm.experiment.preset import read_preset
 from ffebm.experiment.run import Run, RunError, step_of
 from ffebm.experiment.settings import Settings
@@ -44,10 +46,15 @@ class Cell:
     kind: str
     seed: int
     changes: tuple[str, ...] = ()  # settings besides these
+    row: str = ""  # of the table; without a name it is called as the preset
+
+    @property
+    def row_name(self) -> str:
+        return self.row or self.preset
 
     @property
     def name(self) -> str:
-        return f"{self.preset}-{self.kind}-seed{self.seed}"
+        return f"{self.row_name}-{self.kind}-seed{self.seed}"
 
     @property
     def overrides(self) -> list[str]:
@@ -74,7 +81,8 @@ class Cell:
         """Arguments that begin this run, and those that go on with it."""
         output = str(self.run(folder).folder)
         where = [] if data is None else ["--data", str(data)]
-        more = [] if threads is None else [f"trainer.threads={threads}"]
+        chosen = any(change.partition("=")[0] == "trainer.threads" for change in self.changes)
+        more = [] if threads is None or chosen else [f"trainer.threads={threads}"]
         begin = ["train", self.preset, *self.overrides, *more, *where, "--output", output]
         return begin, ["train", "--resume", output, *where]
 
@@ -91,6 +99,20 @@ class Cell:
         if seen[0] >= epochs and (run.weights_file.is_file() or published):
             return Progress(Stage.FINISHED, 1.0, *seen)
         return Progress(Stage.BEGUN, _share(run), *seen)
+
+    def lacks_check(self, folder: Path) -> bool:
+        """Whether it could be measured how its blocks and its gradient stand at the end, and was not."""
+        run = self.run(folder)
+        if not self.settings.relaxes or not run.weights_file.is_file():
+            return False
+        try:
+            return final_check_of(run) is None
+        except UserError:
+            return True
+
+    def check_arguments(self, folder: Path, data: Path | None = None) -> list[str]:
+        """Of `ffebm`, to measure that."""
+        return ["check", str(self.run(folder).folder), *([] if data is None else ["--data", str(data)])]
 
     def damage(self, folder: Path) -> str:
         """Why what is there of this run cannot be read; nothing, where it can, or is not there."""

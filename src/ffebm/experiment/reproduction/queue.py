@@ -22,6 +22,7 @@ from ffebm.experiment.errors import UserError
 from ffebm.experiment.lock import locked
 from ffebm.experiment.reproduction.cell import Cell, Progress, Stage
 from ffebm.experiment.reproduction.launcher import Launcher
+from ffebm.experiment.reproduction.store import Store
 
 __all__ = ["Queue"]
 __dir__ = __all__.copy
@@ -34,13 +35,26 @@ class Queue:
 
     Args:
         data: the folder of the data sets, for all of them.
+        store: where finished runs are kept; those that it holds already need not be run.
+        checked: whether to measure how blocks and gradient stand at the end of each.
     """
 
-    def __init__(self, cells: Sequence[Cell], folder: Path, launcher: Launcher, data: Path | None = None) -> None:
+    def __init__(
+        self,
+        cells: Sequence[Cell],
+        folder: Path,
+        launcher: Launcher,
+        data: Path | None = None,
+        *,
+        store: Store | None = None,
+        checked: bool = False,
+    ) -> None:
         self.cells = cells
         self.folder = folder
         self.launcher = launcher
         self.data = data
+        self.store = store
+        self.checked = checked
         self.failures: dict[str, str] = {}  # by the name of a cell: what it said last
         self._running: set[str] = set()
         self._waiting: queue.SimpleQueue[Cell] = queue.SimpleQueue()
@@ -51,10 +65,14 @@ class Queue:
         self.folder.mkdir(parents=True, exist_ok=True)
         for cell in self.cells:
             cell.check(self.folder)
+        if self.store is not None:
+            self.store.bring(self.cells, self.folder)
         progress = self.progress()
         self.failures |= {cell.name: damage for cell in self.cells if (damage := cell.damage(self.folder))}
-        done = [name for name, found in progress.items() if found.stage is Stage.FINISHED]
-        todo = [cell for cell in self.cells if cell.name not in done and cell.name not in self.failures]
+        done = [cell for cell in self.cells if progress[cell.name].stage is Stage.FINISHED and not self._unchecked(cell)]
+        for cell in done:
+            self._keep(cell)
+        todo = [cell for cell in self.cells if cell not in done and cell.name not in self.failures]
         for cell in sorted(todo, key=lambda cell: progress[cell.name].stage is Stage.WAITING):  # those that are begun first
             self._waiting.put(cell)
         workers = min(self.launcher.slots, len(todo))
@@ -99,17 +117,34 @@ class Queue:
                 console.print(f"{cell.name}: begun", highlight=False)
             said_before = log.stat().st_size if log.exists() else 0
             try:
-                code = self.launcher(cell.arguments(self.folder, self.data, self.launcher.threads), log, slot)
-                words = _last_words(log, said_before, code)
+                words = self._carry_out(cell, log, slot, said_before)
             except Exception as error:  # one run's trouble, whatever it is, is not the others'
                 words = f"Error: {type(error).__name__}: {error}"
             self._running.discard(cell.name)
             found = cell.progress(self.folder)
-            if found.stage is Stage.FINISHED:
+            if found.stage is Stage.FINISHED and not self._unchecked(cell):
                 console.print(f"{cell.name}: {100 * (found.accuracy or 0):.2f} % after {clock(found.seconds)}", highlight=False)
             elif not self._stopping.is_set():
                 self.failures[cell.name] = words
                 console.print(f"[red]{cell.name} failed:[/] {escape(f'{words} ({log} has all that it said)')}", highlight=False)
+
+    def _carry_out(self, cell: Cell, log: Path, slot: int, said_before: int) -> str:
+        """Train it, measure how it stands at the end, and keep it, as far as that is still to be done; its last words."""
+        code = 0
+        if cell.progress(self.folder).stage is not Stage.FINISHED:
+            code = self.launcher(cell.arguments(self.folder, self.data, self.launcher.threads), log, slot)
+        if cell.progress(self.folder).stage is Stage.FINISHED:
+            if self._unchecked(cell) and not self._stopping.is_set():
+                code = self.launcher(cell.check_arguments(self.folder, self.data), log, slot)
+            self._keep(cell)
+        return _last_words(log, said_before, code) if log.exists() else ""
+
+    def _unchecked(self, cell: Cell) -> bool:
+        return self.checked and cell.lacks_check(self.folder)
+
+    def _keep(self, cell: Cell) -> None:
+        if self.store is not None:
+            self.store.keep(cell, self.folder)
 
     def _stop(self) -> None:
         self._stopping.set()
