@@ -32,6 +32,12 @@ if TYPE_CHECKING:
         Stencil as Stencil,
         Unrolled as Unrolled,
     )
+    from ffebm.hardware import (
+        Converter as Converter,
+        Device as Device,
+        Hardware as Hardware,
+        ReadNoise as ReadNoise,
+    )
     from ffebm.initialisation import goe_ as goe_, initialise as initialise
     from ffebm.interaction import (
         Convolution as Convolution,
@@ -59,6 +65,7 @@ _HOMES = {
     "feedforward": "Feedforward",
     "gradient": "BackpropThroughTime EquilibriumPropagation GradientEstimator Gradients ImplicitEstimator RecurrentBackprop "
     "Stencil Unrolled",
+    "hardware": "Converter Device Hardware ReadNoise",
     "initialisation": "goe_ initialise",
     "interaction": "Convolution Convolution1d Dense Interaction",
     "loading": "load",

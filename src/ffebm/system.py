@@ -48,6 +48,7 @@ class System(nn.Module, ABC):
     output_layer: int = -1  # that the block returns, and that errors enter
     faintest: float = 1.0  # how much less than an output the layer moves that a nudge there moves least, by its weight
     kind: str  # what errors call a block of it that has no name
+    relax: Relaxation | None = None  # how a simulation gets there; physics has no sweeps
 
     def __init_subclass__(cls) -> None:
         cls.kind = vars(cls).get("kind", cls.__name__)
@@ -73,6 +74,16 @@ class System(nn.Module, ABC):
     @abstractmethod
     def contrast(self, high: State, low: State, x: Tensor, weights: Tensor) -> Gradients:
         r"""The derivative of $\sum_b w_b (E_b(high) - E_b(low))$ to `x` and to the parameters, by their names in the system."""
+
+    def layer_weight(self, layer: int) -> float:
+        """How much a layer counts: a force on it is by so much more than the current that it makes."""
+        return 1.0
+
+    def returning(self, other: System) -> System:
+        """The system whose currents up are its own, and whose currents back are those of `other`, one like it."""
+        raise TypeError(
+            f'{type(self).__name__} uses the same devices both ways, so they cannot differ: give mismatch `crossbars="shared"`.'
+        )
 
     def latched(self, state: State) -> System:
         """The system with those choices fixed that it makes at `state`, as max-pooling does; itself, where it makes none."""
@@ -118,6 +129,7 @@ class SystemWrapper(System):
         self.system = system
         self.output_layer = system.output_layer
         self.faintest = system.faintest
+        self.relax = system.relax
         self.kind = f"{type(self).__name__} {system.kind}"
 
     def settle(self, x: Tensor, phases: Sequence[Phase], **how: Any) -> list[Relaxed]:
@@ -125,6 +137,9 @@ class SystemWrapper(System):
 
     def contrast(self, high: State, low: State, x: Tensor, weights: Tensor) -> Gradients:
         return self.system.contrast(high, low, x, weights).renamed("", "system.")
+
+    def layer_weight(self, layer: int) -> float:
+        return self.system.layer_weight(layer)
 
     def latched(self, state: State) -> Self:
         return with_children(self, system=self.system.latched(state))
@@ -187,6 +202,9 @@ class Simulated(System):
 
     def tangent(self, state: State) -> Simulated:
         return _Tangent(self.energy.tangent(state), self.relax)
+
+    def layer_weight(self, layer: int) -> float:
+        return self.energy.layer_weight(layer)
 
     def latched(self, state: State) -> Simulated:
         energy = self.energy.latched(state)

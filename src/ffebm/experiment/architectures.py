@@ -17,12 +17,13 @@ from ffebm.energy import Hopfield
 from ffebm.experiment import settings
 from ffebm.experiment.parts import made, part
 from ffebm.gradient import BackpropThroughTime, EquilibriumPropagation, GradientEstimator, RecurrentBackprop, Unrolled
+from ffebm.hardware import Converter, Hardware, ReadNoise
 from ffebm.initialisation import goe_
 from ffebm.model import FFEBM
 from ffebm.pooling import AveragePool, MaxPool, SoftPool
 from ffebm.relaxation import FixedPoint, Relaxed
 
-__all__ = ["build_estimator", "build_model", "static_analysis"]
+__all__ = ["build_estimator", "build_hardware", "build_model", "static_analysis"]
 __dir__ = __all__.copy
 
 POOLS = {"max": MaxPool, "average": AveragePool, "soft": SoftPool}
@@ -67,10 +68,11 @@ def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: 
         relax=FixedPoint(free.steps, tolerance=free.tolerance, order=free.order or "odd-even", omega=free.omega),
         estimator=_estimator(chosen, gradient),
         energy=Hopfield if chosen.parts.energy is None else part(chosen.parts, "parts.energy", chosen.parts.energy),
-        nudge=model.nudge,
+        nudge=chosen.nudge,
         weights=weights,
         max_contraction=model.max_contraction if chosen.relaxes else None,
         recompute=chosen.trainer.recompute,
+        hardware=build_hardware(chosen.hardware),
     )
 
 
@@ -95,6 +97,28 @@ def _measured(model: FFEBM, input_shape: Sequence[int]) -> FFEBM:
 def _estimator(chosen: settings.Settings, gradient: settings.Gradient) -> GradientEstimator:
     name = chosen.parts.estimator
     return build_estimator(gradient) if name is None else made(chosen.parts, "parts.estimator", name, GradientEstimator, chosen)
+
+
+def build_hardware(chosen: settings.Hardware) -> Hardware | None:
+    """What blocks run on, by settings; None where everything is off."""
+    if chosen.is_ideal:
+        return None
+    dac = Converter(chosen.dac_bits, chosen.dac_range, chosen.dac_noise, rounding=chosen.rounding)
+    adc = Converter(
+        chosen.adc_bits,
+        chosen.adc_range,
+        chosen.adc_noise,
+        chosen.adc_offset,
+        chosen.adc_gain,
+        rounding=chosen.rounding,
+        average=chosen.average,
+    )
+    devices = [ReadNoise(chosen.read_noise)] if chosen.read_noise else []
+    return Hardware(_unless_ideal(dac), _unless_ideal(adc), devices, read=chosen.read, seed=chosen.seed)
+
+
+def _unless_ideal(converter: Converter) -> Converter | None:
+    return None if converter.is_ideal else converter
 
 
 def build_estimator(gradient: settings.Gradient) -> GradientEstimator:

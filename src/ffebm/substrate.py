@@ -1,0 +1,34 @@
+"""Substrates: what a block runs on, where that is not an ideal simulation."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor, nn
+
+from ffebm.system import System
+
+__all__ = ["Chip", "Substrate"]
+__dir__ = __all__.copy
+
+
+class Chip(nn.Module, ABC):
+    """One piece of a substrate, on which one block runs: what it has learned in use, such as ranges, is in its buffers."""
+
+    substrate: Substrate
+
+    @abstractmethod
+    def enter(self, x: Tensor) -> Tensor:
+        """An input as the analog part gets it; differentiable."""
+
+    @abstractmethod
+    def over(self, system: System) -> System:
+        """A system as this chip shows it for one pass, forward and backward."""
+
+
+class Substrate(ABC):
+    """A description of what blocks can run on."""
+
+    @abstractmethod
+    def chip(self, layers: int | None) -> Chip | None:
+        """A new chip for a block of so many layers, where that is known; None where it would change nothing."""
