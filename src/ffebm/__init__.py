@@ -35,8 +35,18 @@ if TYPE_CHECKING:
     from ffebm.hardware import (
         Converter as Converter,
         Device as Device,
+        Drift as Drift,
         Hardware as Hardware,
+        Levels as Levels,
+        Mismatch as Mismatch,
+        PhaseChange as PhaseChange,
+        ProgrammingNoise as ProgrammingNoise,
+        Pulses as Pulses,
         ReadNoise as ReadNoise,
+        ResistiveMemory as ResistiveMemory,
+        SettleTime as SettleTime,
+        StuckCells as StuckCells,
+        WireResistance as WireResistance,
     )
     from ffebm.initialisation import goe_ as goe_, initialise as initialise
     from ffebm.interaction import (
@@ -65,7 +75,8 @@ _HOMES = {
     "feedforward": "Feedforward",
     "gradient": "BackpropThroughTime EquilibriumPropagation GradientEstimator Gradients ImplicitEstimator RecurrentBackprop "
     "Stencil Unrolled",
-    "hardware": "Converter Device Hardware ReadNoise",
+    "hardware": "Converter Device Drift Hardware Levels Mismatch PhaseChange ProgrammingNoise Pulses ReadNoise "
+    "ResistiveMemory SettleTime StuckCells WireResistance",
     "initialisation": "goe_ initialise",
     "interaction": "Convolution Convolution1d Dense Interaction",
     "loading": "load",

@@ -141,6 +141,10 @@ class SystemWrapper(System):
     def layer_weight(self, layer: int) -> float:
         return self.system.layer_weight(layer)
 
+    def returning(self, other: System) -> Self:
+        assert isinstance(other, SystemWrapper)
+        return with_children(self, system=self.system.returning(other.system))
+
     def latched(self, state: State) -> Self:
         return with_children(self, system=self.system.latched(state))
 
@@ -205,6 +209,10 @@ class Simulated(System):
 
     def layer_weight(self, layer: int) -> float:
         return self.energy.layer_weight(layer)
+
+    def returning(self, other: System) -> Simulated:
+        assert isinstance(other, Simulated)
+        return with_children(self, energy=self.energy.returning(other.energy))
 
     def latched(self, state: State) -> Simulated:
         energy = self.energy.latched(state)

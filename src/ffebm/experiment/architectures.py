@@ -17,13 +17,28 @@ from ffebm.energy import Hopfield
 from ffebm.experiment import settings
 from ffebm.experiment.parts import made, part
 from ffebm.gradient import BackpropThroughTime, EquilibriumPropagation, GradientEstimator, RecurrentBackprop, Unrolled
-from ffebm.hardware import Converter, Hardware, ReadNoise
+from ffebm.hardware import (
+    Converter,
+    Device,
+    Drift,
+    Hardware,
+    Levels,
+    Mismatch,
+    PhaseChange,
+    ProgrammingNoise,
+    Pulses,
+    ReadNoise,
+    ResistiveMemory,
+    SettleTime,
+    StuckCells,
+    WireResistance,
+)
 from ffebm.initialisation import goe_
 from ffebm.model import FFEBM
 from ffebm.pooling import AveragePool, MaxPool, SoftPool
 from ffebm.relaxation import FixedPoint, Relaxed
 
-__all__ = ["build_estimator", "build_hardware", "build_model", "static_analysis"]
+__all__ = ["build_estimator", "build_hardware", "build_model", "build_pulses", "static_analysis"]
 __dir__ = __all__.copy
 
 POOLS = {"max": MaxPool, "average": AveragePool, "soft": SoftPool}
@@ -113,8 +128,31 @@ def build_hardware(chosen: settings.Hardware) -> Hardware | None:
         rounding=chosen.rounding,
         average=chosen.average,
     )
-    devices = [ReadNoise(chosen.read_noise)] if chosen.read_noise else []
-    return Hardware(_unless_ideal(dac), _unless_ideal(adc), devices, read=chosen.read, seed=chosen.seed)
+    return Hardware(_unless_ideal(dac), _unless_ideal(adc), _devices(chosen), read=chosen.read, seed=chosen.seed)
+
+
+def _devices(chosen: settings.Hardware) -> list[Device]:
+    """In the order in which a weight meets them: rounded, written, disturbed by what the chip is."""
+    seconds = {"second": 1.0, "day": 86400.0, "two days": 172800.0}[chosen.material_age]
+    found: list[Device | None] = [
+        Levels(chosen.cell_levels) if chosen.cell_levels else None,
+        PhaseChange(seconds) if chosen.material == "phase-change" else None,
+        ResistiveMemory(chosen.material_age) if chosen.material == "resistive" else None,
+        ProgrammingNoise(chosen.programming_noise) if chosen.programming_noise else None,
+        Mismatch(chosen.mismatch, chosen.crossbars) if chosen.mismatch else None,
+        StuckCells(chosen.stuck_off, chosen.stuck_on) if chosen.stuck_off or chosen.stuck_on else None,
+        WireResistance(chosen.wire_resistance) if chosen.wire_resistance else None,
+        Drift(chosen.drift, phase=chosen.drift_phase) if chosen.drift else None,
+        ReadNoise(chosen.read_noise) if chosen.read_noise else None,
+        SettleTime(chosen.settle_sweeps) if chosen.settle_sweeps else None,
+    ]
+    return [device for device in found if device is not None]
+
+
+def build_pulses(chosen: settings.Hardware) -> Pulses | None:
+    """How devices follow the optimiser, by settings; None where updates are exact."""
+    kinds = {"ecram": Pulses.ecram, "oxide-ecram": Pulses.oxide_ecram, "capacitor": Pulses.capacitor, "reram": Pulses.reram}
+    return None if chosen.pulses is None else kinds[chosen.pulses](chosen.pulse_range)
 
 
 def _unless_ideal(converter: Converter) -> Converter | None:

@@ -1,8 +1,36 @@
 """Hardware that blocks run on: converters at their borders, and imperfect devices inside."""
 
 from ffebm.hardware.converter import Converter
-from ffebm.hardware.devices import Device, ReadNoise
+from ffebm.hardware.devices import (
+    Device,
+    Drift,
+    Levels,
+    Mismatch,
+    PhaseChange,
+    ProgrammingNoise,
+    ReadNoise,
+    ResistiveMemory,
+    SettleTime,
+    StuckCells,
+    WireResistance,
+)
 from ffebm.hardware.hardware import Hardware
+from ffebm.hardware.pulses import Pulses
 
-__all__ = ["Converter", "Device", "Hardware", "ReadNoise"]
+__all__ = [
+    "Converter",
+    "Device",
+    "Drift",
+    "Hardware",
+    "Levels",
+    "Mismatch",
+    "PhaseChange",
+    "ProgrammingNoise",
+    "Pulses",
+    "ReadNoise",
+    "ResistiveMemory",
+    "SettleTime",
+    "StuckCells",
+    "WireResistance",
+]
 __dir__ = __all__.copy

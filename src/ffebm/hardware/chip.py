@@ -108,8 +108,8 @@ class AnalogChip(Chip):
             return weight.clone()
         cells = Cells.of(weight, largest)
         for device in self.hardware.devices:
-            cells = device.written(cells, draws, f"{name}|{side}" if device.splits else name)
-        return cells.weight(largest)
+            cells = device.written(cells, draws, name + side)
+        return cells.weight(largest, pairs=self.hardware.pairs)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         """Take ranges of as many layers as there are."""

@@ -31,6 +31,7 @@ class Hardware(Substrate):
         adc: at every read-out, of the free and of each nudged phase.
         devices: imperfections of weights and currents, applied one after the other.
         read: which layers converters read: `"all"`, or the `"output"` alone, where the others are contrasted on the chip.
+        pairs: whether a weight is the difference of two cells, so that it has a sign; else it is one, as in a resistive net.
         seed: of everything that was decided when the chip was made: mismatch, stuck cells, offsets. Blocks of different names
             are different pieces, also with one seed.
     """
@@ -39,6 +40,7 @@ class Hardware(Substrate):
     adc: Converter | None = None
     devices: Sequence[Device] = ()
     read: Read = "all"
+    pairs: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:

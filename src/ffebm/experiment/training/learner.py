@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from ffebm.checks import brief_name
 from ffebm.errors import DivergenceError
+from ffebm.experiment.architectures import build_pulses
 from ffebm.experiment.data import Batch, Batches, Dataset
 from ffebm.experiment.data.augmentation import seeded
 from ffebm.experiment.errors import UserError
@@ -95,6 +96,9 @@ class Learner(LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimiser, schedule = self.make_optimiser(self.model.parameters())
+        if (pulses := build_pulses(self.settings.hardware)) is not None:
+            stored = [p for _, block in self.model.chain for p in block.parameters() if p.dim() > 1]
+            pulses.attach(optimiser, stored)
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     @property

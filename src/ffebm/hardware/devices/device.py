@@ -30,8 +30,9 @@ class Cells(NamedTuple):
         scaled = weight / largest
         return cls(scaled.clamp(min=0), (-scaled).clamp(min=0))
 
-    def weight(self, largest: Tensor) -> Tensor:
-        return largest * (self.plus - self.minus)
+    def weight(self, largest: Tensor, *, pairs: bool = True) -> Tensor:
+        """What they store; the first of a pair alone, where there are no pairs."""
+        return largest * (self.plus - self.minus) if pairs else largest * self.plus
 
 
 @dataclass(frozen=True)
