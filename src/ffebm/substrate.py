@@ -16,6 +16,7 @@ class Chip(nn.Module, ABC):
     """One piece of a substrate, on which one block runs: what it has learned in use, such as ranges, is in its buffers."""
 
     substrate: Substrate
+    restless: bool = False  # whether phases are read before all has come to rest, as it is meant to be
 
     @abstractmethod
     def enter(self, x: Tensor) -> Tensor:

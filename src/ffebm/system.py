@@ -17,7 +17,7 @@ from ffebm.nudge import Nudge, Strength
 from ffebm.portions import portions
 from ffebm.relaxation import PhasesObserver, Relaxation, Relaxed
 from ffebm.relaxation.problem import Problem
-from ffebm.state import State, largest
+from ffebm.state import Deltas, State, largest
 from ffebm.twin import with_children
 
 __all__ = ["Phase", "Simulated", "System", "SystemWrapper"]
@@ -107,6 +107,10 @@ class System(nn.Module, ABC):
         pairs = [(s + step / 2, s - step / 2) for s, step in zip(state, moved, strict=True)]
         return self.contrast(tuple(high for high, _ in pairs), tuple(low for _, low in pairs), x, x.new_ones(len(x)))
 
+    def arriving(self, state: State, deltas: Deltas) -> Deltas:
+        """Errors at a state that was read, as far as they have to do with what is behind the reading; by default all."""
+        return deltas
+
     def portions(self, x: Tensor, state: State, phases: int) -> list[slice]:
         """How a batch is best cut before it goes through so many nudged phases; by default not at all."""
         return [slice(0, len(x))]
@@ -150,6 +154,9 @@ class SystemWrapper(System):
 
     def holomorphic(self) -> Self:
         return with_children(self, system=self.system.holomorphic())
+
+    def arriving(self, state: State, deltas: Deltas) -> Deltas:
+        return self.system.arriving(state, deltas)
 
     def portions(self, x: Tensor, state: State, phases: int) -> list[slice]:
         return self.system.portions(x, state, phases)

@@ -128,6 +128,11 @@ class AnalogBlock(nn.Module):
             return apart(self._on_chip(self.system).settle(entering, [FREE], relax=relax)[0], x, dims)
 
     @property
+    def expects_rest(self) -> bool:
+        """Whether its gradient is one of an equilibrium, and its phases are meant to end at one."""
+        return self.estimator.assumes_equilibrium and not (self.chip is not None and self.chip.restless)
+
+    @property
     def hardware(self) -> Substrate | None:
         """What it runs on; None where it is ideal."""
         return None if self.chip is None else self.chip.substrate
@@ -208,7 +213,7 @@ class AnalogBlock(nn.Module):
         due = self._passes < FIRST or now_and_again
         elsewhere_due = self._passes in LOOKS or (now_and_again and self._passes > 0)
         self._passes += 1
-        watches = self.unsettled == "warn" and not self._warned and self.estimator.assumes_equilibrium
+        watches = self.unsettled == "warn" and not self._warned and self.expects_rest
         with torch.no_grad():
             if (watches and due) or self.unsettled == "raise":
                 self._check_settled(relaxed, x)

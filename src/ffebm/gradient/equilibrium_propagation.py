@@ -166,6 +166,7 @@ class EquilibriumPropagation(ImplicitEstimator):
 
     def response(self, system: System, x: Tensor, state: State, deltas: Deltas) -> Gradients:
         """The derivative of a loss from how the system responds to its derivative `deltas` with respect to the state."""
+        deltas = system.arriving(state, deltas)
         sizes = self.sizes(deltas)
 
         def nudge(part: slice) -> Nudge:
@@ -215,7 +216,7 @@ class EquilibriumPropagation(ImplicitEstimator):
 
     def trial_by_error(self, system: System, x: Tensor, free: State, delta: Tensor) -> Trial:
         """Those by an error at the system's output."""
-        deltas = error_at(system.output_layer, delta, len(free))
+        deltas = system.arriving(free, error_at(system.output_layer, delta, len(free)))
         sizes = self.sizes(deltas)
         return self.trial(system, x, free, self.phases(_stationary(deltas, sizes), x), sizes)
 

@@ -15,7 +15,7 @@ from ffebm.hardware.devices import Cells
 from ffebm.hardware.draws import Draws
 from ffebm.nudge import Nudge
 from ffebm.relaxation import Relaxed
-from ffebm.state import State
+from ffebm.state import Deltas, State
 from ffebm.substrate import Chip
 from ffebm.system import Phase, System, SystemWrapper
 from ffebm.twin import holding, with_children
@@ -42,6 +42,7 @@ class AnalogChip(Chip):
     def __init__(self, hardware: Hardware, layers: int | None = None) -> None:
         super().__init__()
         self.substrate = self.hardware = hardware
+        self.restless = any(device.restless for device in hardware.devices)
         self.register_buffer("seen_at_input", torch.zeros(1, 2))
         self.register_buffer("seen_in_layers", torch.zeros(layers or 0, 2))
 
@@ -162,6 +163,15 @@ class Disturbed(SystemWrapper):
 
     def latched(self, state: State) -> Disturbed:
         return with_children(self, system=self.system.latched(state))
+
+    def arriving(self, state: State, deltas: Deltas) -> Deltas:
+        """A reading at the end of its range would be no other if what is behind it were: errors go no further there."""
+        converter = self.chip.hardware.adc
+        if converter is None:
+            return deltas
+        spans = self.chip.spans(state)
+        inside = [None if span is None else converter.inside(s, span) for s, span in zip(state, spans, strict=True)]
+        return tuple(d if d is None or i is None else d * i for d, i in zip(deltas, inside, strict=True))
 
     def _disturbed(self, phase: Phase) -> Phase:
         devices = [device for device in self.chip.hardware.devices if device.disturbs]

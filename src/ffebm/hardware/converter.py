@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ffebm.checks import brief, check_choice, check_size
-from ffebm.hardware.checks import check_not_negative, check_positive
+from ffebm.hardware.checks import check_between, check_not_negative, check_positive
 from ffebm.hardware.draws import Draws
 
 __all__ = ["Converter", "Range", "Rounding"]
@@ -40,7 +40,8 @@ class Converter:
     Args:
         bits: None has no steps.
         range: from minus this number to it, or a pair of the lowest and the highest: (0, 1) or (-1, 1). None learns it as a
-            running maximum, from 0 as long as nothing negative has been seen.
+            running maximum of what free phases and inputs reach, from 0 as long as nothing negative has been seen.
+        headroom: how many times that maximum a learned range is, so that a nudge does not saturate the largest units.
         noise: the standard deviation of thermal noise, drawn anew at every conversion, in units of what is converted.
         offset: the standard deviation over units of a constant that their converters add; it is drawn once.
         gain: likewise, of the relative error of their gain.
@@ -59,6 +60,7 @@ class Converter:
     gain: float = 0.0
     rounding: Rounding = "nearest"
     average: int = 1
+    headroom: float = 1.25
 
     def __post_init__(self) -> None:
         if self.bits is not None and (
@@ -74,6 +76,7 @@ class Converter:
         check_not_negative("gain", self.gain, "a standard deviation")
         check_choice("rounding", self.rounding, get_args(Rounding))
         check_size("average", self.average)
+        check_between("headroom", self.headroom, 1, 100, "how many times the largest value a range is")
 
     def _check_range(self) -> None:
         if isinstance(self.range, tuple):
@@ -104,7 +107,7 @@ class Converter:
     def span(self, lowest: Tensor, highest: Tensor) -> Range | None:
         """Its range, given the extremes of what it has seen; None where it has no ends."""
         if self.range is None:
-            largest = torch.maximum(highest, -lowest)
+            largest = self.headroom * torch.maximum(highest, -lowest)
             learned = Range(torch.where(lowest < 0, -largest, torch.zeros_like(largest)), largest)
             return None if self.bits is None else learned
         low, high = self.range if isinstance(self.range, tuple) else (-self.range, self.range)
@@ -116,6 +119,11 @@ class Converter:
             return None
         steps = torch.where(span.low < 0, max(2 ** (self.bits - 1) - 1, 1), 2**self.bits - 1)
         return span.high / steps
+
+    def inside(self, converted: Tensor, span: Range) -> Tensor:
+        """Where a conversion did not end at the largest level."""
+        step = self.step(span)
+        return converted.abs() < (span.high * (1 - 1e-6) if step is None else span.high - step / 2)
 
     def convert(self, values: Tensor, span: Range | None, draws: Draws, where: object) -> Tensor:
         """What comes out; differentiable.
@@ -135,16 +143,12 @@ class Converter:
             values = values + self.noise * draws.normal(values)
         if span is None:
             return values
+        values = values.clamp(span.low, span.high)
         step = self.step(span)
         if step is None or not bool(step > 0):  # nothing but zeros has been seen
-            return values.clamp(span.low, span.high)
+            return values
         if self.rounding == "stochastic":
             # Rounding what is within half a step of a value, at random, is up or down with the right probability.
-            dithered = values.clamp(span.low, span.high) + step * (draws.uniform(values) - 0.5)
-            return _rounded(dithered, step, span)
-        return _rounded(values, step, span)
-
-
-def _rounded(values: Tensor, step: Tensor, span: Range) -> Tensor:
-    low, high = round((span.low / step).item()), round((span.high / step).item())
-    return torch.fake_quantize_per_tensor_affine(values, step.item(), 0, low, high)
+            values = values + step * (draws.uniform(values) - 0.5)
+        low, high = (round((end / step).item()) for end in (span.low, span.high))
+        return torch.fake_quantize_per_tensor_affine(values, step.item(), 0, low, high)

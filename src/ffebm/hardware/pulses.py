@@ -81,12 +81,12 @@ class Pulses:
         asked = (wanted.abs() / size).clamp(max=self.most)
         pulses = (asked + torch.rand_like(asked)).floor().clamp(max=self.most)
         rising = wanted > 0
-        shrink = torch.where(rising, self.up, self.down)
+        shrink = torch.where(rising, weight.new_tensor(self.up), weight.new_tensor(self.down))
         # n pulses that shrink by a constant part of what is left come closer to the end by a power of n.
         part = self.step * shrink
         linear = pulses * size
         end = self.largest / torch.where(shrink > 0, shrink, 1.0)
-        sign = torch.where(rising, 1.0, -1.0)
+        sign = torch.where(rising, weight.new_ones(()), weight.new_tensor(-1.0))
         curved = (end - sign * weight) * -torch.expm1(pulses * torch.log1p(-part))
         moved = sign * torch.where(shrink > 0, curved, linear)
         if self.noise:

@@ -42,6 +42,7 @@ class Device(ABC):
     writes: ClassVar[bool] = False  # whether it changes what is stored: once for a whole step, free and nudged
     splits: ClassVar[bool] = False  # whether currents that come back meet other devices than those that go up
     ages: ClassVar[bool] = False  # whether what is stored changes from one phase to the next
+    restless: ClassVar[bool] = False  # whether phases are read before all has come to rest
     disturbs: ClassVar[bool] = False  # whether currents are disturbed at every sweep
 
     def __post_init__(self) -> None:

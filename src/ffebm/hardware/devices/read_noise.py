@@ -27,6 +27,7 @@ class ReadNoise(Device):
     Source: the output noise of a crossbar's product, `out_noise` of aihwkit (Rasch et al. 2021), at every product.
     """
 
+    restless: ClassVar[bool] = True
     disturbs: ClassVar[bool] = True
 
     deviation: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from ffebm.checks import check_size
 from ffebm.hardware.devices.device import Device
@@ -18,6 +19,8 @@ class SettleTime(Device):
 
     One sweep stands for one time constant of the circuit: each layer goes to where its neighbours draw it, once.
     """
+
+    restless: ClassVar[bool] = True
 
     sweeps: int
 
