@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from ffebm.feedforward import Feedforward as Feedforward
     from ffebm.gradient import (
+        AutomaticBeta as AutomaticBeta,
         BackpropThroughTime as BackpropThroughTime,
         EquilibriumPropagation as EquilibriumPropagation,
         GradientEstimator as GradientEstimator,
@@ -73,8 +74,8 @@ _HOMES = {
     "energy": "Edge Energy Hopfield Session State",
     "errors": "DivergenceError UnsettledError UnsettledWarning",
     "feedforward": "Feedforward",
-    "gradient": "BackpropThroughTime EquilibriumPropagation GradientEstimator Gradients ImplicitEstimator RecurrentBackprop "
-    "Stencil Unrolled",
+    "gradient": "AutomaticBeta BackpropThroughTime EquilibriumPropagation GradientEstimator Gradients ImplicitEstimator "
+    "RecurrentBackprop Stencil Unrolled",
     "hardware": "Converter Device Drift Hardware Levels Mismatch PhaseChange ProgrammingNoise Pulses ReadNoise "
     "ResistiveMemory SettleTime StuckCells WireResistance",
     "initialisation": "goe_ initialise",

@@ -16,7 +16,14 @@ from ffebm.builder import ConvLayer, DenseLayer, Layer, build
 from ffebm.energy import Hopfield
 from ffebm.experiment import settings
 from ffebm.experiment.parts import made, part
-from ffebm.gradient import BackpropThroughTime, EquilibriumPropagation, GradientEstimator, RecurrentBackprop, Unrolled
+from ffebm.gradient import (
+    AutomaticBeta,
+    BackpropThroughTime,
+    EquilibriumPropagation,
+    GradientEstimator,
+    RecurrentBackprop,
+    Unrolled,
+)
 from ffebm.hardware import (
     Converter,
     Device,
@@ -168,7 +175,12 @@ def build_estimator(gradient: settings.Gradient) -> GradientEstimator:
     if gradient.kind == "ep":
         variant = gradient.variant or "centered"
         return EquilibriumPropagation(
-            relax, beta=gradient.beta, variant=variant, scale=gradient.scale, hold_pooling=gradient.hold_pooling
+            relax,
+            beta=gradient.beta,
+            automatic=AutomaticBeta() if gradient.automatic_beta else None,
+            variant=variant,
+            scale=gradient.scale,
+            hold_pooling=gradient.hold_pooling,
         )
     return Unrolled(relax) if gradient.kind == "id" else RecurrentBackprop(relax)
 

@@ -15,9 +15,11 @@ from ffebm.hardware.devices import (
     WireResistance,
 )
 from ffebm.hardware.hardware import Hardware
+from ffebm.hardware.meter import BlockFidelity, block_fidelities
 from ffebm.hardware.pulses import Pulses
 
 __all__ = [
+    "BlockFidelity",
     "Converter",
     "Device",
     "Drift",
@@ -32,5 +34,6 @@ __all__ = [
     "SettleTime",
     "StuckCells",
     "WireResistance",
+    "block_fidelities",
 ]
 __dir__ = __all__.copy

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -23,10 +23,17 @@ from ffebm.twin import holding, with_children
 if TYPE_CHECKING:
     from ffebm.hardware.hardware import Hardware
 
-__all__ = ["AnalogChip", "Disturbed"]
+__all__ = ["AnalogChip", "Disturbed", "Readout"]
 __dir__ = __all__.copy
 
 FORGET = 1e-3  # of a learned range at every step, so that one outlier does not widen it for ever
+
+
+class Readout(NamedTuple):
+    """What the converters made of nudged phases."""
+
+    saturated: float  # share of readings at an end of their range
+    unmoved: float  # share of units of which all readings are the same, the one that the phases began at among them
 
 
 class AnalogChip(Chip):
@@ -42,6 +49,7 @@ class AnalogChip(Chip):
     def __init__(self, hardware: Hardware, layers: int | None = None) -> None:
         super().__init__()
         self.substrate = self.hardware = hardware
+        self._watcher: Callable[[Readout], object] | None = None
         self.restless = any(device.restless for device in hardware.devices)
         self.register_buffer("seen_at_input", torch.zeros(1, 2))
         self.register_buffer("seen_in_layers", torch.zeros(layers or 0, 2))
@@ -59,6 +67,26 @@ class AnalogChip(Chip):
         if any(device.splits for device in self.hardware.devices):
             written = written.returning(self._written(system, draws, "back"))
         return Disturbed(written, self, draws)
+
+    def watch(self, watcher: Callable[[Readout], object] | None) -> None:
+        """Have somebody see what becomes of nudged phases from now on; None ends that."""
+        self._watcher = watcher
+
+    def report(self, start: State, states: Sequence[State]) -> None:
+        """Tell them of these readings."""
+        if self._watcher is None:
+            return
+        converter, spans = self.hardware.adc, self.spans(start)
+        ended = moved = total = 0
+        for layer, (begun, span) in enumerate(zip(start, spans, strict=True)):
+            readings = torch.stack([begun, *(state[layer] for state in states)])
+            step = None if converter is None else converter.step(span)
+            least = 0.0 if step is None else 0.5 * step
+            moved += int((readings.amax(0) - readings.amin(0) > least).sum())
+            total += begun.numel()
+            if converter is not None and span is not None:
+                ended += int((~converter.inside(readings[1:], span)).sum())
+        self._watcher(Readout(ended / (total * len(states)), 1 - moved / total))
 
     def look(self, state: State) -> None:
         """Widen learned ranges to a free reading."""
@@ -150,7 +178,11 @@ class Disturbed(SystemWrapper):
             found = [self._aged(number).settle(x, [phase], **how)[0] for number, phase in zip(numbers, disturbed, strict=True)]
         else:
             found = self.system.settle(x, disturbed, **how)
-        return [self._read(reading, free=phase.nudge is None) for reading, phase in zip(found, phases, strict=True)]
+        read = [self._read(reading, free=phase.nudge is None) for reading, phase in zip(found, phases, strict=True)]
+        start = how.get("start")
+        if start is not None:
+            self.chip.report(start, [reading.state for reading in read])
+        return read
 
     def tangent(self, state: State) -> NoReturn:
         raise TypeError(

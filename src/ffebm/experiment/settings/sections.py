@@ -237,6 +237,7 @@ class Gradient(PhaseSection):
         default=0.99, gt=0, lt=1, description="smallest cosine with settled phases' gradient, for calibrated sweeps"
     )
     beta: float = Field(default=0.05, gt=0, description="strength of the nudge (ep)")
+    automatic_beta: bool = Field(default=False, description="choose beta for every block and batch, by read-outs (ep)")
     variant: Literal["centered", "positive", "negative", "one-sided", "random-sign", "small-signal"] | None = Field(
         default=None, description="of the nudge (ep); none: one suits the blocks"
     )
@@ -367,6 +368,15 @@ class Settings(Section):
     hardware: Hardware = Hardware()
     parts: Parts = Parts()
     paper: Paper | None = None
+
+    @model_validator(mode="after")
+    def _has_strength(self) -> Self:
+        if self.gradient.automatic_beta and self.gradient.kind == "ep" and self.effective[1].variant == "small-signal":
+            raise ValueError(
+                "`gradient.automatic_beta` is true, and small-signal nudges, which blocks with a limit get, have no strength; "
+                "take gradient.variant=centered, or leave it out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _read_out(self) -> Self:

@@ -59,6 +59,7 @@ class Learner(LightningModule):
         self.training_sums = torch.zeros(4, dtype=torch.float64)  # samples, loss, right, residual
         self.test_sums = torch.zeros(4, dtype=torch.float64)  # samples, loss, right, among the first five
         self.sweeps: dict[str, float] = {}  # of the free and the nudged phase, the mean over blocks, where they are calibrated
+        self.fidelity: dict[str, float] = {}  # of blocks on hardware to ideal ones, when it was last measured
         self.restoring = False  # from a checkpoint, whose fault it is if something goes wrong meanwhile
         self.seconds = 0.0  # that training took, before and since the last resumption
         self._clock = time.perf_counter()
@@ -202,6 +203,7 @@ class Learner(LightningModule):
                 "images_per_second": seen / max(self.seconds - before, 1e-9),
                 "seconds": self.seconds,
                 **self.sweeps,
+                **self.fidelity,
             }
         )
         self.training_sums.zero_()
