@@ -45,7 +45,7 @@ ROOT = Path(__file__).parent.parent
 RESULT, FIGURE = ROOT / "results" / "converter_law.md", ROOT / "docs" / "images" / "converter_law.png"
 LAYERS, FEEDBACK = (2, 3, 4), (1.0, 0.3, 0.1)
 BITS = tuple(range(3, 15))
-BETAS = (0.02, 0.1, 0.5, 2.0)
+BETAS = (0.02, 0.1, 0.5, 2.0, 8.0)
 SEEDS = range(3)
 UNITS, SAMPLES, CONTRACTION = 64, 64, 0.5
 FREE, NUDGED = FixedPoint(60, order="upward"), FixedPoint(40, order="downward")
@@ -158,7 +158,7 @@ def draw(found: Sequence[Point]) -> None:
         left.plot([], [], "o", color=colours[feedback], label=f"feedback {feedback:g}", linestyle="none", markersize=4)
     left.legend(frameon=False, fontsize=8)
     for bits, colour in ((4, "#9ecae1"), (6, "#6baed6"), (8, "#2171b5"), (10, "#08306b")):
-        own = [p for p in found if (p.layers, p.feedback, p.bits) == (3, 0.3, bits)]
+        own = [p for p in found if (p.layers, p.feedback, p.bits) == (3, 1.0, bits)]
         means = [statistics.fmean(p.exact for p in own if p.beta == beta) for beta in BETAS]
         right.plot(BETAS, means, marker="o", markersize=4, color=colour, label=f"{bits} bits")
         chosen = statistics.fmean(p.exact for p in own if p.beta is None)
@@ -167,8 +167,9 @@ def draw(found: Sequence[Point]) -> None:
     right.set_xscale("log")
     right.set_xlabel("β", fontsize=9)
     right.set_ylabel("cosine with the exact gradient", fontsize=9)
-    right.set_title("3 layers, feedback 0.3", fontsize=10)
-    right.legend(frameon=False, fontsize=8)
+    right.set_title("3 layers, feedback 1", fontsize=10)
+    right.set_ylim(-0.25, 1.05)
+    right.legend(frameon=False, fontsize=8, loc="lower right", ncols=2)
     for axes in (left, right):
         tidy(axes)
     FIGURE.parent.mkdir(exist_ok=True)
@@ -203,8 +204,12 @@ def report(found: Sequence[Point]) -> str:
         f"{len(SEEDS)} seeds, converters of {BITS[0]} to {BITS[-1]} bits with learned ranges, centered nudges of β from "
         f"{BETAS[0]:g} to {BETAS[-1]:g}.",
         "",
-        f"Of {len(fixed)} gradients, the cosine of what a block hands back is off the prediction by {statistics.median(off):.3f}",
-        f"in the median, by {off[int(0.95 * len(off))]:.3f} at most in 95 of 100, and by {off[-1]:.3f} in the worst.",
+        f"Of {len(fixed)} gradients, the cosine of what a block hands back is off the prediction for its displacements by",
+        f"{statistics.median(off):.3f} in the median, by {off[int(0.95 * len(off))]:.3f} at most in 95 of 100, and by "
+        f"{off[-1]:.3f} in the worst. By the curve for displacements that",
+        f"are spread normally it is {law(0.25):.3f} where a step is a quarter of their root mean square, {law(1):.3f} where it is "
+        f"as large, and {law(4):.3f}",
+        "where it is four times that.",
         "",
         f"### Bits for a cosine of {ENOUGH:g}, at β = {SHOWN_BETA:g}",
         "",

@@ -38,7 +38,7 @@ class AutomaticBeta:
             default, where a batch of 64 takes 128 by itself.
     """
 
-    strengths: tuple[float, ...] = (0.02, 0.05, 0.125, 0.3, 0.8, 2.0)
+    strengths: tuple[float, ...] = (0.02, 0.06, 0.2, 0.6, 2.0, 6.0)
     samples: int = 8
 
     def __post_init__(self) -> None:

@@ -29,7 +29,7 @@ class BlockFidelity:
     """What a block's hardware makes of its gradient, for the input and the error that it gets."""
 
     block: str
-    cosine: float  # of the gradient of all its parameters with that of the ideal block; NaN where one of them vanishes
+    cosine: float  # of the gradient of all its parameters with that of the ideal block; NaN where that one vanishes
     ratio: float  # of their lengths
     handed_cosine: float  # likewise, of what it hands back to the digital part
     handed_ratio: float
@@ -99,8 +99,10 @@ def _fidelity(block: EnergyBlock, x: Tensor, output: Tensor, error: Tensor) -> t
 
 def _compared(found: Sequence[Tensor], true: Sequence[Tensor]) -> tuple[float, float]:
     """The cosine of two gradients, and the ratio of their lengths."""
-    a, b = (torch.cat([g.detach().flatten().double() for g in gradients]) for gradients in (found, true))
-    lengths = a.norm().item(), b.norm().item()
-    if not all(length > 0 and math.isfinite(length) for length in lengths):
+    if not true:
         return math.nan, math.nan
-    return (a @ b).item() / math.prod(lengths), lengths[0] / lengths[1]
+    a, b = (torch.cat([g.detach().flatten().double() for g in gradients]) for gradients in (found, true))
+    length, true_length = a.norm().item(), b.norm().item()
+    if not (true_length > 0 and math.isfinite(length + true_length)):
+        return math.nan, math.nan
+    return (a @ b).item() / (length * true_length) if length else 0.0, length / true_length

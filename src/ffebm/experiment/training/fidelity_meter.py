@@ -25,7 +25,7 @@ __all__ = ["METERED", "FidelityMeter"]
 __dir__ = __all__.copy
 
 SAMPLES = 16  # training images that are looked at
-EVERY = 500  # steps
+EVERY = 200  # steps: a look takes as long as two or three
 FAR = 0.5  # a smaller cosine hardly leads downhill
 METERED = ("block_cosine", "block_ratio", "handed_cosine", "handed_ratio", "saturated", "unmoved")
 
@@ -53,7 +53,7 @@ class FidelityMeter(Callback):
                 torch.manual_seed(trainer.global_step)
                 try:
                     found = block_fidelities(on_its_own(pl_module.model).train(), *few_samples(pl_module, SAMPLES))
-                except (DivergenceError, ValueError):  # of which the step itself will tell
+                except DivergenceError:  # of which the step itself will tell
                     return
             self._last = _worst(found)
             pl_module.fidelity = self._last
@@ -76,12 +76,12 @@ class FidelityMeter(Callback):
             values = {f"{name}/block {number}": value for name, value in asdict(fidelity).items() if name != "block"}
             for logger in trainer.loggers:
                 logger.log_metrics({name: value for name, value in values.items() if math.isfinite(value)}, step)
-        worst = min(found, key=lambda fidelity: _or(fidelity.cosine, 0.0))
-        if _or(worst.cosine, 0.0) < FAR and not self._warned:
+        worst = min(found, key=lambda fidelity: _or(fidelity.cosine, 1.0))
+        if worst.cosine < FAR and not self._warned:
             self._warned = True
             self.console.print(
                 f"[yellow]Warning:[/] On this hardware the gradient of {escape(worst.block)} has a cosine of "
-                f"{_or(worst.cosine, 0.0):.2f} with that of an ideal block. {escape(_advice(worst))}",
+                f"{worst.cosine:.2f} with that of an ideal block. {escape(_advice(worst))}",
                 highlight=False,
             )
 
@@ -90,17 +90,17 @@ def _worst(found: Sequence[BlockFidelity]) -> dict[str, float]:
     """Of all blocks, what a row of metrics has of each number."""
     farthest = lambda ratios: max(ratios, key=lambda ratio: abs(math.log(ratio)) if ratio > 0 else math.inf)  # noqa: E731
     return {
-        "block_cosine": min(_or(f.cosine, 0.0) for f in found),
-        "block_ratio": farthest([_or(f.ratio, 0.0) for f in found]),
-        "handed_cosine": min(_or(f.handed_cosine, 0.0) for f in found),
-        "handed_ratio": farthest([_or(f.handed_ratio, 0.0) for f in found]),
+        "block_cosine": min(_or(f.cosine, 1.0) for f in found),
+        "block_ratio": farthest([_or(f.ratio, 1.0) for f in found]),
+        "handed_cosine": min(_or(f.handed_cosine, 1.0) for f in found),
+        "handed_ratio": farthest([_or(f.handed_ratio, 1.0) for f in found]),
         "saturated": max(_or(f.saturated, 0.0) for f in found),
         "unmoved": max(_or(f.unmoved, 0.0) for f in found),
     }
 
 
 def _or(value: float, instead: float) -> float:
-    """A number that is one: a gradient that vanishes has no cosine."""
+    """A number that is one: where the ideal gradient vanishes, or there are no parameters, there is no cosine."""
     return value if math.isfinite(value) else instead
 
 
