@@ -207,8 +207,8 @@ def report(found: Sequence[Point]) -> str:
         f"Of {len(fixed)} gradients, the cosine of what a block hands back is off the prediction for its displacements by",
         f"{statistics.median(off):.3f} in the median, by {off[int(0.95 * len(off))]:.3f} at most in 95 of 100, and by "
         f"{off[-1]:.3f} in the worst. By the curve for displacements that",
-        f"are spread normally it is {law(0.25):.3f} where a step is a quarter of their root mean square, {law(1):.3f} where it is "
-        f"as large, and {law(4):.3f}",
+        f"are spread normally it is {law(0.25):.3f} where a step is a quarter of their root mean square, {law(1):.3f} where it "
+        f"is as large, and {law(4):.3f}",
         "where it is four times that.",
         "",
         f"### Bits for a cosine of {ENOUGH:g}, at β = {SHOWN_BETA:g}",

@@ -1,7 +1,7 @@
 """What the fidelity meter of runs on hardware takes, beside the steps of training between two of its looks.
 
-Processor time of a look on 16 images, and of a step on a batch, by the sweeps that calibration chooses, on one thread. A minute.
-Writes results/meter_cost.md.
+Processor time of a look on 16 images, and of a step on a batch, by the sweeps that calibration chooses, on one thread. Takes
+a minute. Writes results/meter_cost.md.
 
     python benchmarks/meter_cost.py
 """

@@ -10,6 +10,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import NamedTuple
 
+from ffebm.checks import brief
 from ffebm.experiment.errors import RunError
 from ffebm.experiment.files import read_regular, write_atomically
 from ffebm.hardware import BlockFidelity
@@ -60,9 +61,9 @@ class FidelityLog:
 def _entry(row: dict[str, str]) -> Entry:
     step, block = int(row["step"]), row["block"]
     numbers = {name: float(row[name]) for name in COLUMNS if name not in ("step", "block")}
-    shares = (numbers["saturated"], numbers["unmoved"])
-    if len(row) != len(COLUMNS) or step < 0 or not block.isprintable() or len(block) > 200:
+    if len(row) != len(COLUMNS) or not 0 <= step < 2**31 or not block.isprintable() or len(block) > 200:
         raise ValueError("a row is not that of a block")
-    if not all(math.isnan(share) or 0 <= share <= 1 for share in shares):
-        raise ValueError(f"shares of {block} at step {step} cannot be")
+    parts = [numbers[name] for name in ("cosine", "handed_cosine", "saturated", "unmoved")]
+    if not all(math.isnan(part) or abs(part) <= 1 + 1e-6 for part in parts):
+        raise ValueError(f"cosines or shares of {brief(block)} at step {step} cannot be")
     return Entry(step, BlockFidelity(block, **numbers))
