@@ -40,6 +40,7 @@ from ffebm import (
     identity,
 )
 from ffebm.experiment.environment import describe_environment
+from ffebm.hardware.chip import AnalogChip
 
 ROOT = Path(__file__).parent.parent
 RESULT, FIGURE = ROOT / "results" / "converter_law.md", ROOT / "docs" / "images" / "converter_law.png"
@@ -119,7 +120,8 @@ def points() -> Iterator[Point]:
             for bits in BITS:
                 converter = Converter(bits)
                 found = gradient(block.put_on(Hardware(adc=converter)), x, error)
-                low, high = block.chip.seen_in_layers[0].double() if block.chip is not None else torch.zeros(2)
+                assert isinstance(block.chip, AnalogChip)
+                low, high = block.chip.seen_in_layers[0].double()
                 step = converter.step(converter.span(low, high))
                 assert step is not None
                 size = step.item()

@@ -13,11 +13,13 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from ffebm import Converter, Drift, Hardware, Levels, Mismatch, PhaseChange, Pulses, ReadNoise, WireResistance
+from ffebm import Converter, Drift, Hardware, Levels, Mismatch, PhaseChange, Pulses, ReadNoise, WireResistance, load
 from ffebm.experiment.architectures import build_hardware, build_pulses
+from ffebm.experiment.benchmark.command import parse
 from ffebm.experiment.data import digits
 from ffebm.experiment.data.dataset import Samples
-from ffebm.experiment.errors import RunError
+from ffebm.experiment.errors import RunError, UserError
+from ffebm.experiment.export import export
 from ffebm.experiment.fidelity_log import FidelityLog
 from ffebm.experiment.report.one_run import one_run
 from ffebm.experiment.run import Run
@@ -143,6 +145,16 @@ def test_tests_of_a_loaded_noisy_run_repeat(finished: Path) -> None:
     x = torch.rand(5, 1, 8, 8)
     first, second = (load_trained(Run(finished))[0].eval()(x).logits for _ in range(2))
     assert torch.equal(first, second)
+
+
+def test_files_and_speed_are_of_ideal_blocks(finished: Path, tmp_path: Path) -> None:
+    classifier = load(finished)
+    with pytest.raises(UserError, match=r"Block 1 of 2 runs on hardware, .*`classifier\.model\.put_on\(None\)` first"):
+        export(classifier, tmp_path / "model.pt2")
+    classifier.model.put_on(None)
+    assert export(classifier, tmp_path / "model.pt2").difference < 1e-4
+    with pytest.raises(UserError, match=r"Speed is measured of ideal blocks, got settings of \[hardware\]"):
+        parse("conv12", ("hardware.adc_bits=8",))
 
 
 @pytest.mark.parametrize("damage", ["step,block\n0,x\n", "step,block,cosine\n\0", None])

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
 from ffebm.system import System
 
-__all__ = ["Chip", "Substrate"]
+__all__ = ["Chip", "Readout", "Substrate"]
 __dir__ = __all__.copy
+
+
+class Readout(NamedTuple):
+    """What the converters made of nudged phases."""
+
+    saturated: float  # share of readings at an end of their range
+    unmoved: float  # share of units of which all readings are the same, the one that the phases began at among them
 
 
 class Chip(nn.Module, ABC):
@@ -25,6 +34,10 @@ class Chip(nn.Module, ABC):
     @abstractmethod
     def over(self, system: System) -> System:
         """A system as this chip shows it for one pass, forward and backward."""
+
+    @abstractmethod
+    def watch(self, watcher: Callable[[Readout], object] | None) -> None:
+        """Have somebody see what becomes of nudged phases from now on; None ends that."""
 
 
 class Substrate(ABC):

@@ -48,7 +48,6 @@ class System(nn.Module, ABC):
     output_layer: int = -1  # that the block returns, and that errors enter
     faintest: float = 1.0  # how much less than an output the layer moves that a nudge there moves least, by its weight
     kind: str  # what errors call a block of it that has no name
-    relax: Relaxation | None = None  # how a simulation gets there; physics has no sweeps
 
     def __init_subclass__(cls) -> None:
         cls.kind = vars(cls).get("kind", cls.__name__)
@@ -74,6 +73,11 @@ class System(nn.Module, ABC):
     @abstractmethod
     def contrast(self, high: State, low: State, x: Tensor, weights: Tensor) -> Gradients:
         r"""The derivative of $\sum_b w_b (E_b(high) - E_b(low))$ to `x` and to the parameters, by their names in the system."""
+
+    @property
+    def own_way(self) -> Relaxation | None:
+        """How it gets there where nobody says how: a simulation's relaxation. Physics has no sweeps."""
+        return None
 
     def layer_weight(self, layer: int) -> float:
         """How much a layer counts: a force on it is by so much more than the current that it makes."""
@@ -133,7 +137,6 @@ class SystemWrapper(System):
         self.system = system
         self.output_layer = system.output_layer
         self.faintest = system.faintest
-        self.relax = system.relax
         self.kind = f"{type(self).__name__} {system.kind}"
 
     def settle(self, x: Tensor, phases: Sequence[Phase], **how: Any) -> list[Relaxed]:
@@ -141,6 +144,10 @@ class SystemWrapper(System):
 
     def contrast(self, high: State, low: State, x: Tensor, weights: Tensor) -> Gradients:
         return self.system.contrast(high, low, x, weights).renamed("", "system.")
+
+    @property
+    def own_way(self) -> Relaxation | None:
+        return self.system.own_way
 
     def layer_weight(self, layer: int) -> float:
         return self.system.layer_weight(layer)
@@ -213,6 +220,10 @@ class Simulated(System):
 
     def tangent(self, state: State) -> Simulated:
         return _Tangent(self.energy.tangent(state), self.relax)
+
+    @property
+    def own_way(self) -> Relaxation:
+        return self.relax
 
     def layer_weight(self, layer: int) -> float:
         return self.energy.layer_weight(layer)

@@ -54,9 +54,9 @@ POOLS = {"max": MaxPool, "average": AveragePool, "soft": SoftPool}
 def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: int) -> FFEBM:
     """The model that settings describe, for images of a shape. Its weights come from torch's generator."""
     if chosen.parts.model is not None:
-        return _measured(
-            made(chosen.parts, "parts.model", chosen.parts.model, FFEBM, chosen, tuple(input_shape), classes), input_shape
-        )
+        own = made(chosen.parts, "parts.model", chosen.parts.model, FFEBM, chosen, tuple(input_shape), classes)
+        hardware = build_hardware(chosen.hardware)
+        return _measured(own if hardware is None else own.put_on(hardware), input_shape)
     model = chosen.model
     pool = POOLS[model.pooling]
     skips = {to: tuple(to - start for start, end in model.skips if end == to) for _, to in model.skips}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -16,24 +16,17 @@ from ffebm.hardware.draws import Draws
 from ffebm.nudge import Nudge
 from ffebm.relaxation import Relaxed
 from ffebm.state import Deltas, State
-from ffebm.substrate import Chip
+from ffebm.substrate import Chip, Readout
 from ffebm.system import Phase, System, SystemWrapper
 from ffebm.twin import holding, with_children
 
 if TYPE_CHECKING:
     from ffebm.hardware.hardware import Hardware
 
-__all__ = ["AnalogChip", "Disturbed", "Readout"]
+__all__ = ["AnalogChip", "Disturbed"]
 __dir__ = __all__.copy
 
 FORGET = 1e-3  # of a learned range at every step, so that one outlier does not widen it for ever
-
-
-class Readout(NamedTuple):
-    """What the converters made of nudged phases."""
-
-    saturated: float  # share of readings at an end of their range
-    unmoved: float  # share of units of which all readings are the same, the one that the phases began at among them
 
 
 class AnalogChip(Chip):
@@ -69,7 +62,6 @@ class AnalogChip(Chip):
         return Disturbed(written, self, draws)
 
     def watch(self, watcher: Callable[[Readout], object] | None) -> None:
-        """Have somebody see what becomes of nudged phases from now on; None ends that."""
         self._watcher = watcher
 
     def report(self, start: State, states: Sequence[State]) -> None:
@@ -167,7 +159,7 @@ class Disturbed(SystemWrapper):
     @torch.no_grad()
     def settle(self, x: Tensor, phases: Sequence[Phase], **how: Any) -> list[Relaxed]:
         hardware = self.chip.hardware
-        relax = how.get("relax") or self.system.relax
+        relax = how.get("relax") or self.system.own_way
         if relax is not None:
             for device in hardware.devices:
                 relax = device.shortened(relax)
@@ -262,8 +254,8 @@ class _Straight(torch.autograd.Function):
         return held
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # noqa: ARG004
-        return grad, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:  # noqa: ARG004
+        return grads[0], None
 
 
 def _numbered(phases: Sequence[Phase]) -> list[int]:

@@ -13,9 +13,9 @@ from ffebm.block import EnergyBlock
 from ffebm.derivative import pulled_back, wanted
 from ffebm.diagnostics import quiet_copy
 from ffebm.gradient import RecurrentBackprop
-from ffebm.hardware.chip import Readout
 from ffebm.model import FFEBM, per_sample_losses
 from ffebm.relaxation import Relaxed
+from ffebm.substrate import Readout
 from ffebm.system import FREE
 
 __all__ = ["BlockFidelity", "block_fidelities"]

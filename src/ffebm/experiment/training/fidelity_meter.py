@@ -27,7 +27,7 @@ __dir__ = __all__.copy
 SAMPLES = 16  # training images that are looked at
 EVERY = 200  # steps: a look takes as long as two or three
 FAR = 0.5  # a smaller cosine hardly leads downhill
-METERED = ("block_cosine", "block_ratio", "handed_cosine", "handed_ratio", "saturated", "unmoved")
+METERED: tuple[str, ...] = ("block_cosine", "block_ratio", "handed_cosine", "handed_ratio", "saturated", "unmoved")
 
 
 class FidelityMeter(Callback):
