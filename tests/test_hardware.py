@@ -39,6 +39,7 @@ from ffebm import (
     clamp,
     identity,
 )
+from ffebm.chaining import implicit_chain
 from ffebm.diagnostics import converged_gradients, fidelity, gradients
 
 NOISY = Hardware(
@@ -301,6 +302,8 @@ def test_hardware_refuses_what_only_a_simulation_can_do() -> None:
         roots(torch.rand(2, 4)).sum().backward()
     with pytest.raises(TypeError, match=r"runs on hardware, whose draws .* `block\.put_on\(None\)`"):
         torch.export.export(model(NOISY).eval(), (batch()[0],))
+    with pytest.raises(ValueError, match="block 1 of 2 runs on hardware, and the algorithms that are spelled out here"):
+        implicit_chain(model(NOISY), *batch())
     with pytest.raises(TypeError, match="begins where its system begins"):
         model(NOISY).blocks[1].float()(torch.rand(2, 36), start=())
 
