@@ -93,6 +93,8 @@ measure: install  ## the measurements that the docs cite, into results/: the dig
 	$(BIN)/python benchmarks/nudge_window.py
 	$(BIN)/python benchmarks/held_pooling.py
 	$(BIN)/python benchmarks/contrast_accuracy.py
+	$(BIN)/python benchmarks/converter_law.py
+	$(BIN)/python benchmarks/meter_cost.py
 
 bench-limit: install  ## what limits on the gain of blocks do to learning, sweeps and price, into results/ (FFEBM_DATA names CIFAR-10)
 	$(BIN)/python benchmarks/gain_limit.py

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from ffebm.feedforward import Feedforward as Feedforward
     from ffebm.gradient import (
+        AutomaticBeta as AutomaticBeta,
         BackpropThroughTime as BackpropThroughTime,
         EquilibriumPropagation as EquilibriumPropagation,
         GradientEstimator as GradientEstimator,
@@ -31,6 +32,22 @@ if TYPE_CHECKING:
         RecurrentBackprop as RecurrentBackprop,
         Stencil as Stencil,
         Unrolled as Unrolled,
+    )
+    from ffebm.hardware import (
+        Converter as Converter,
+        Device as Device,
+        Drift as Drift,
+        Hardware as Hardware,
+        Levels as Levels,
+        Mismatch as Mismatch,
+        PhaseChange as PhaseChange,
+        ProgrammingNoise as ProgrammingNoise,
+        Pulses as Pulses,
+        ReadNoise as ReadNoise,
+        ResistiveMemory as ResistiveMemory,
+        SettleTime as SettleTime,
+        StuckCells as StuckCells,
+        WireResistance as WireResistance,
     )
     from ffebm.initialisation import goe_ as goe_, initialise as initialise
     from ffebm.interaction import (
@@ -57,8 +74,10 @@ _HOMES = {
     "energy": "Edge Energy Hopfield Session State",
     "errors": "DivergenceError UnsettledError UnsettledWarning",
     "feedforward": "Feedforward",
-    "gradient": "BackpropThroughTime EquilibriumPropagation GradientEstimator Gradients ImplicitEstimator RecurrentBackprop "
-    "Stencil Unrolled",
+    "gradient": "AutomaticBeta BackpropThroughTime EquilibriumPropagation GradientEstimator Gradients ImplicitEstimator "
+    "RecurrentBackprop Stencil Unrolled",
+    "hardware": "Converter Device Drift Hardware Levels Mismatch PhaseChange ProgrammingNoise Pulses ReadNoise "
+    "ResistiveMemory SettleTime StuckCells WireResistance",
     "initialisation": "goe_ initialise",
     "interaction": "Convolution Convolution1d Dense Interaction",
     "loading": "load",

@@ -21,6 +21,7 @@ from ffebm.limit import feedback_within
 from ffebm.model import FFEBM, Criterion, LastNudge
 from ffebm.relaxation import FixedPoint, Relaxation
 from ffebm.rules import block_sizes, check_skips, free_order
+from ffebm.substrate import Substrate
 
 __all__ = ["ConvLayer", "DenseLayer", "Layer", "build"]
 __dir__ = __all__.copy
@@ -42,11 +43,12 @@ def build(
     relax: Relaxation | None = None,
     estimator: GradientEstimator | Sequence[GradientEstimator] | None = None,
     criterion: Criterion | None = None,
-    nudge: LastNudge = "elastic",
+    nudge: LastNudge | None = None,
     weights: Callable[[Tensor], object] | None = None,
     unsettled: Unsettled = "warn",
     max_contraction: float | None = None,
     recompute: bool = False,
+    hardware: Substrate | None = None,
 ) -> FFEBM:
     r"""The ff-EBM whose layers, cut into blocks, are `layers`.
 
@@ -68,11 +70,14 @@ def build(
         relax: how free equilibria are found. None is 20 sweeps: layer by layer, `order="upward"`, where blocks have a limit,
             and odd layers before even ones, as in the paper, where they have none.
         estimator: one for all, or one per block. None is equilibrium propagation: by one nudge, `Stencil.small_signal()`, where
-            blocks have a limit and so settle, and centered where they have none.
+            blocks have a limit and so settle, and centered where they have none, or run on hardware.
+        nudge: of the last block, see `FFEBM`. None is `"elastic"`, but `"stationary"` on hardware: an elastic one goes through
+            the digital readout at every sweep.
         weights: initialises every convolution in place, for example `functools.partial(goe_, variance=5.9e-5)`.
         unsettled: what blocks do that end far from an equilibrium: `"warn"` once, `"raise"`, or `"ignore"` it.
         max_contraction: a limit on the gain of every block: see `EnergyBlock`. None is no limit.
         recompute: run stages twice rather than remember what is inside of them, to save memory.
+        hardware: what blocks run on: see `EnergyBlock`. None is ideal.
 
     Paper: Table [tab:architectures], appendix A.6, Activation Functions
     """
@@ -91,7 +96,7 @@ def build(
     shapes: list[Shape] = []  # of what enters each block
     outputs = _per_block("output_activation", output_activation, count)
     norms = _per_block("batch_norm", batch_norm, count)
-    estimators = _per_block("estimator", _by_nudges(max_contraction) if estimator is None else estimator, count)
+    estimators = _per_block("estimator", _by_nudges(max_contraction, hardware) if estimator is None else estimator, count)
     for gradient in estimators:
         check_type("estimator", gradient, GradientEstimator, "EquilibriumPropagation()")
     for number, (size, output, norm, gradient) in enumerate(zip(sizes, outputs, norms, estimators, strict=True), 1):
@@ -105,9 +110,12 @@ def build(
         last = _output_activation(chain, activation, name) if output is None else output
         back = feedback_within(max_contraction, size, faintest=gradient.faintest) if feedback is None else feedback
         made = energy([*chain, *skips], [*[activation] * (size - 1), last], feedback=back)
-        block = EnergyBlock(made, free, gradient, name=name, unsettled=unsettled, max_contraction=max_contraction)
+        block = EnergyBlock(
+            made, free, gradient, name=name, unsettled=unsettled, max_contraction=max_contraction, hardware=hardware
+        )
         blocks.append(block)
     readout = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
+    nudge = nudge or ("elastic" if hardware is None else "stationary")
     model = FFEBM(stages, blocks, readout, criterion, nudge=nudge, input_shape=input_shape, recompute=recompute)
     model = model if weights is None else initialise(model, weights)
     for block, entering in zip(blocks, shapes, strict=True):
@@ -156,10 +164,11 @@ def _output_activation(chain: Sequence[Interaction], activation: Activation, blo
     return activation if chain and chain[-1].chooses else identity()
 
 
-def _by_nudges(max_contraction: float | None) -> GradientEstimator:
+def _by_nudges(max_contraction: float | None, hardware: Substrate | None) -> GradientEstimator:
     if max_contraction is None:
         return EquilibriumPropagation()
-    return EquilibriumPropagation(FixedPoint(10, order="downward"), variant="small-signal")
+    variant = "small-signal" if hardware is None else "centered"  # converters see nothing of what is infinitely small
+    return EquilibriumPropagation(FixedPoint(10, order="downward"), variant=variant)
 
 
 def _norm(shape: Shape) -> nn.Module:

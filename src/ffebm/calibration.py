@@ -148,7 +148,7 @@ def calibrate(model: FFEBM, x: Tensor, y: Tensor, quality: float = 0.99) -> Cali
     """
     if not 0 < quality < 1:
         raise ValueError(f"`quality` must lie between 0 and 1, got {quality}: it is a cosine, and 1 takes sweeps without end.")
-    model = quiet_copy(model)
+    model = quiet_copy(model).put_on(None)
     goal = 1 - FRESH * (1 - quality)
     tried: dict[tuple[Tuning, ...], float] = {}
     truth: dict[str, Tensor] = {}

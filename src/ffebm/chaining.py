@@ -64,6 +64,12 @@ def passages(model: FFEBM, inputs: Tensor, further: Relaxation | None = None) ->
 
     Paper: Alg. [alg:inference-ff-ebm]; with `further`, the two passes of Alg. [alg:id]
     """
+    for _, block in model.chain:
+        if block.hardware is not None:
+            raise ValueError(
+                f"{block.label} runs on hardware, and the algorithms that are spelled out here are those of ideal blocks: look "
+                "at a copy without it, `copy.deepcopy(model).put_on(None)`."
+            )
     kept: list[list[State]] = []
 
     def settle(block: EnergyBlock, x: Tensor) -> Relaxed:

@@ -87,7 +87,7 @@ def converged_gradients(model: FFEBM, x: Tensor, y: Tensor, tolerance: float = 1
     Where a block never settles there is no such gradient, and this raises.
     """
     relax = FixedPoint(steps, tolerance=tolerance)
-    exact = quiet_copy(model).cpu().double().use(RecurrentBackprop(relax), relax)  # not every device knows float64
+    exact = quiet_copy(model).put_on(None).cpu().double().use(RecurrentBackprop(relax), relax)  # not every device knows float64
     found = gradients(exact, x.cpu().double(), y.cpu())
     for _, block in exact.chain:
         if block.residual is not None and block.residual.max() > tolerance:
@@ -150,7 +150,7 @@ def fidelity(model: FFEBM, x: Tensor, y: Tensor) -> Fidelity:
         with _draws_put_back(x):
             found = gradients(quiet_copy(model), x, y)
         with _draws_put_back(x):
-            exact, settled = _settled(quiet_copy(model), x)
+            exact, settled = _settled(quiet_copy(model).put_on(None), x)
         with _draws_put_back(x):
             truth = gradients(exact, x, y)
     except DivergenceError:

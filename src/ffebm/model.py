@@ -18,6 +18,7 @@ from ffebm.gradient import GradientEstimator
 from ffebm.relaxation import Relaxation, Relaxed
 from ffebm.relaxation.relaxation import check_input, check_tensor
 from ffebm.state import largest
+from ffebm.substrate import Substrate
 from ffebm.summary import Summary, summarise
 from ffebm.tracing import exporting, not_compiled, refuse_training, unseen
 from ffebm.walk import Settle, Visit, walk
@@ -180,6 +181,12 @@ class FFEBM(nn.Module):
             block.estimator = estimator
             if relax is not None:
                 block.relax = relax
+        return self
+
+    def put_on(self, hardware: Substrate | None) -> FFEBM:
+        """Run every block on this hardware, each on a chip of its own, or on none; returns the model."""
+        for _, block in self.chain:
+            block.put_on(hardware)
         return self
 
     def summary(self, input_shape: Sequence[int] | None = None) -> Summary:

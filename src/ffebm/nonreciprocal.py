@@ -80,6 +80,10 @@ class NonReciprocal(System):
                 raise DivergenceError(block_name(), int(relaxed.sweeps.max()), relaxed.residual.max().item(), advice)
         return found
 
+    @property
+    def own_way(self) -> Relaxation:
+        return self.relax
+
     def start(self, x: Tensor) -> State:
         return (torch.zeros_like(x),) if self._begin is None else self._begin(x)
 

@@ -17,7 +17,7 @@ from ffebm.nudge import Nudge, Strength
 from ffebm.portions import portions
 from ffebm.relaxation import PhasesObserver, Relaxation, Relaxed
 from ffebm.relaxation.problem import Problem
-from ffebm.state import State, largest
+from ffebm.state import Deltas, State, largest
 from ffebm.twin import with_children
 
 __all__ = ["Phase", "Simulated", "System", "SystemWrapper"]
@@ -74,6 +74,21 @@ class System(nn.Module, ABC):
     def contrast(self, high: State, low: State, x: Tensor, weights: Tensor) -> Gradients:
         r"""The derivative of $\sum_b w_b (E_b(high) - E_b(low))$ to `x` and to the parameters, by their names in the system."""
 
+    @property
+    def own_way(self) -> Relaxation | None:
+        """How it gets there where nobody says how: a simulation's relaxation. Physics has no sweeps."""
+        return None
+
+    def layer_weight(self, layer: int) -> float:
+        """How much a layer counts: a force on it is by so much more than the current that it makes."""
+        return 1.0
+
+    def returning(self, other: System) -> System:
+        """The system whose currents up are its own, and whose currents back are those of `other`, one like it."""
+        raise TypeError(
+            f'{type(self).__name__} uses the same devices both ways, so they cannot differ: give mismatch `crossbars="shared"`.'
+        )
+
     def latched(self, state: State) -> System:
         """The system with those choices fixed that it makes at `state`, as max-pooling does; itself, where it makes none."""
         return self
@@ -95,6 +110,10 @@ class System(nn.Module, ABC):
         """`contrast` of two states on both sides of `state`, as far apart as `moved`, summed over the samples."""
         pairs = [(s + step / 2, s - step / 2) for s, step in zip(state, moved, strict=True)]
         return self.contrast(tuple(high for high, _ in pairs), tuple(low for _, low in pairs), x, x.new_ones(len(x)))
+
+    def arriving(self, state: State, deltas: Deltas) -> Deltas:
+        """Errors at a state that was read, as far as they have to do with what is behind the reading; by default all."""
+        return deltas
 
     def portions(self, x: Tensor, state: State, phases: int) -> list[slice]:
         """How a batch is best cut before it goes through so many nudged phases; by default not at all."""
@@ -126,11 +145,25 @@ class SystemWrapper(System):
     def contrast(self, high: State, low: State, x: Tensor, weights: Tensor) -> Gradients:
         return self.system.contrast(high, low, x, weights).renamed("", "system.")
 
+    @property
+    def own_way(self) -> Relaxation | None:
+        return self.system.own_way
+
+    def layer_weight(self, layer: int) -> float:
+        return self.system.layer_weight(layer)
+
+    def returning(self, other: System) -> Self:
+        assert isinstance(other, SystemWrapper)
+        return with_children(self, system=self.system.returning(other.system))
+
     def latched(self, state: State) -> Self:
         return with_children(self, system=self.system.latched(state))
 
     def holomorphic(self) -> Self:
         return with_children(self, system=self.system.holomorphic())
+
+    def arriving(self, state: State, deltas: Deltas) -> Deltas:
+        return self.system.arriving(state, deltas)
 
     def portions(self, x: Tensor, state: State, phases: int) -> list[slice]:
         return self.system.portions(x, state, phases)
@@ -187,6 +220,17 @@ class Simulated(System):
 
     def tangent(self, state: State) -> Simulated:
         return _Tangent(self.energy.tangent(state), self.relax)
+
+    @property
+    def own_way(self) -> Relaxation:
+        return self.relax
+
+    def layer_weight(self, layer: int) -> float:
+        return self.energy.layer_weight(layer)
+
+    def returning(self, other: System) -> Simulated:
+        assert isinstance(other, Simulated)
+        return with_children(self, energy=self.energy.returning(other.energy))
 
     def latched(self, state: State) -> Simulated:
         energy = self.energy.latched(state)

@@ -14,7 +14,7 @@ from torch.nn.utils.parametrize import type_before_parametrizations
 from ffebm.pruning import pruned_names, renew_pruned
 from ffebm.tracing import exporting, transforming
 
-__all__ = ["Names", "holdings", "renewed", "twin", "with_children", "with_tensors"]
+__all__ = ["Names", "holding", "holdings", "renewed", "twin", "with_children", "with_tensors"]
 __dir__ = __all__.copy
 
 M = TypeVar("M", bound=nn.Module)
@@ -46,6 +46,14 @@ def twin(module: M, names: Names, tensors: Sequence[Tensor], needed: Sequence[bo
     with torch.enable_grad():
         for part in copy.modules():
             renew_pruned(part)
+    return copy
+
+
+def holding(module: M, tensors: Mapping[str, Tensor]) -> M:
+    """A module of the same kind that holds these tensors by name, with their history; the original is not touched."""
+    copy = _copied(module, tensors)
+    for part in copy.modules():
+        renew_pruned(part)
     return copy
 
 

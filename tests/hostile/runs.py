@@ -37,9 +37,11 @@ SETTINGS = {
     "model": {"channels": [4, 4, 4], "pooled": [2], "split": 2},
     "relaxation": {"steps": 4},
     "gradient": {"steps": 2},
+    "hardware": {"adc_bits": 10},
     "trainer": {"epochs": 2, "batch": 480, "test_batch": 360, "threads": 1, "accelerator": "cpu", "checkpoint_every": 2},
 }
-FILES = ("settings.toml", "metrics.csv", "environment.json", "data.json", "weights.safetensors", "static.json", "final.json")
+CSV = ("metrics.csv", "fidelity.csv")
+FILES = ("settings.toml", *CSV, "environment.json", "data.json", "weights.safetensors", "static.json", "final.json")
 
 
 def attacks(chance: random.Random, folder: Path) -> Iterator[Attack]:
@@ -50,7 +52,7 @@ def attacks(chance: random.Random, folder: Path) -> Iterator[Attack]:
     while True:
         name = chance.choice((*FILES, "checkpoints"))
         use = chance.choice((_evaluate, _report, partial(_predict, picture)) if name != "checkpoints" else (_resume, _weights))
-        if name in ("environment.json", "settings.toml", "metrics.csv") and chance.random() < 0.2:
+        if name in ("environment.json", "settings.toml", *CSV) and chance.random() < 0.2:
             use = _resume
         yield partial(_try, sound, folder / "tried", name, chance.getrandbits(64), use)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from ffebm.nudge import Cost
 from ffebm.relaxation import Relaxation, Relaxed
 from ffebm.relaxation.relaxation import check_input, check_tensor
 from ffebm.state import State
+from ffebm.substrate import Chip, Substrate
 from ffebm.system import FREE, System
 from ffebm.tracing import exporting, not_compiled, unseen
 from ffebm.twin import renewed
@@ -43,6 +44,7 @@ class AnalogBlock(nn.Module):
     name: str = ""
     unsettled: Unsettled = "warn"
     limit: Limit | None  # on its gain
+    chip: Chip | None  # that it runs on, where it is not ideal
     _warned = False  # whether it has been warned of
     _passes = 0  # forward passes so far
 
@@ -53,6 +55,7 @@ class AnalogBlock(nn.Module):
         check_choice("unsettled", unsettled, get_args(Unsettled))
         self.estimator = estimator
         self.limit = None
+        self.chip = None
         self.name = name
         self.unsettled = unsettled
         self.residual: Tensor | None = None  # of every sample in the last forward pass, and its sweeps
@@ -119,8 +122,41 @@ class AnalogBlock(nn.Module):
     def settle(self, x: Tensor, relax: Relaxation | None = None) -> Relaxed:
         """The free equilibrium as it is read, without a graph; `relax` is another way for a simulation to get there."""
         dims = self.leading(sizes_of(x))
-        with naming(self.label), full_precision(x):
-            return apart(self.system.settle(as_one(x, dims), [FREE], relax=relax)[0], x, dims)
+        with naming(self.label), full_precision(x), torch.no_grad():
+            entering = as_one(x, dims)
+            entering = entering if self.chip is None else self.chip.enter(entering)
+            return apart(self._on_chip(self.system).settle(entering, [FREE], relax=relax)[0], x, dims)
+
+    @property
+    def expects_rest(self) -> bool:
+        """Whether its gradient is one of an equilibrium, and its phases are meant to end at one."""
+        return self.estimator.assumes_equilibrium and not (self.chip is not None and self.chip.restless)
+
+    @property
+    def hardware(self) -> Substrate | None:
+        """What it runs on; None where it is ideal."""
+        return None if self.chip is None else self.chip.substrate
+
+    def put_on(self, hardware: Substrate | None, layers: int | None = None) -> Self:
+        """Run on this hardware from now on, on a new chip of it, or on none; returns the block."""
+        if hardware is not None:
+            check_type("hardware", hardware, Substrate, "Hardware(adc=Converter(bits=8))")
+        self.chip = None if hardware is None else hardware.chip(layers)
+        self._check_nudges()
+        return self
+
+    def _check_nudges(self) -> None:
+        nudging = self.estimator.nudging
+        if self.chip is not None and nudging is not None and nudging.chosen.small:
+            raise ValueError(
+                f"{self.label} runs on hardware, got {nudging.chosen.name} nudges: those are a calculation with the tangent of "
+                "a simulation, and converters would see nothing of them. Use "
+                '`EquilibriumPropagation(variant="centered")`, the default of `build` with `hardware`.'
+            )
+
+    def _on_chip(self, system: System) -> System:
+        """A system as the chip shows it for one pass."""
+        return system if self.chip is None else self.chip.over(system)
 
     def certify(self, shape: Sequence[int]) -> Certificate | None:
         """What is known in advance of how the block settles, for inputs of this shape; None where nothing is."""
@@ -133,10 +169,12 @@ class AnalogBlock(nn.Module):
     def _equilibrium(self, x: Tensor, start: State | None) -> Relaxed:
         if start is not None:
             raise TypeError(f"{self.label} begins where its system begins: a {self.system.kind} cannot be given a state.")
-        return self.estimator.through(renewed(self.system), x)
+        self._check_nudges()
+        return self.estimator.through(self._on_chip(renewed(self.system)), x)
 
     def _losses(self, x: Tensor, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
-        return self.estimator.losses_through(renewed(self.system), x, cost, y)
+        self._check_nudges()
+        return self.estimator.losses_through(self._on_chip(renewed(self.system)), x, cost, y)
 
     @property
     def output_layer(self) -> int:
@@ -163,7 +201,8 @@ class AnalogBlock(nn.Module):
                 f"The input of {self.label} is {x.dtype} but its parameters are {own}: "
                 "convert the data or the model so that both are the same."
             )
-        return x.to(own)
+        x = x.to(own)
+        return x if self.chip is None else self.chip.enter(x)
 
     def _record(self, relaxed: Relaxed, x: Tensor) -> Relaxed:
         if unseen(x):  # nobody can look at it
@@ -174,7 +213,7 @@ class AnalogBlock(nn.Module):
         due = self._passes < FIRST or now_and_again
         elsewhere_due = self._passes in LOOKS or (now_and_again and self._passes > 0)
         self._passes += 1
-        watches = self.unsettled == "warn" and not self._warned and self.estimator.assumes_equilibrium
+        watches = self.unsettled == "warn" and not self._warned and self.expects_rest
         with torch.no_grad():
             if (watches and due) or self.unsettled == "raise":
                 self._check_settled(relaxed, x)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from ffebm.nudge import Cost
 from ffebm.relaxation import FixedPoint, Relaxation, Relaxed
 from ffebm.relaxation.problem import Problem
 from ffebm.state import State, change
+from ffebm.substrate import Substrate
 from ffebm.system import Simulated
 from ffebm.tracing import numberless, refuse_training, transforming
 from ffebm.twin import renewed
@@ -47,6 +49,7 @@ class EnergyBlock(AnalogBlock):
         max_contraction: keep weights so small that a plain sweep leaves at most this part of the way to the equilibrium. Below
             1 the block settles whatever it learns, in a number of sweeps that is known; without pooling that chooses, there is
             one equilibrium. Weights are brought back before the first forward pass after each step. None is no limit.
+        hardware: what the block runs on, for example `Hardware(adc=Converter(bits=8))`; None is ideal.
 
     Paper: Eq. [def:deeply-nested-model], Alg. [alg:inference-ff-ebm]
     """
@@ -60,6 +63,7 @@ class EnergyBlock(AnalogBlock):
         name: str = "",
         unsettled: Unsettled = "warn",
         max_contraction: float | None = None,
+        hardware: Substrate | None = None,
     ) -> None:
         check_type("energy", energy, Energy, "Hopfield([Dense(32, 16)])")
         check_type("relax", relax, Relaxation, "FixedPoint(20)")
@@ -67,9 +71,14 @@ class EnergyBlock(AnalogBlock):
         self.energy = energy
         self.relax = relax
         self.limit = None if max_contraction is None else Limit(max_contraction)
+        self.put_on(hardware)
+
+    def put_on(self, hardware: Substrate | None, layers: int | None = None) -> Self:
+        return super().put_on(hardware, len(self.energy.activations) if layers is None else layers)
 
     def inference(self, x: Tensor, start: State | None = None) -> Tensor:
         refuse_training(self.label, self.training)
+        self._refuse_chip()
         if self.limit is not None:
             self.limit.check_kept(self.label)
         energy, dims = renewed(self.energy), self.leading(sizes_of(x))
@@ -121,6 +130,13 @@ class EnergyBlock(AnalogBlock):
         self._limited(x)
         return x
 
+    def _refuse_chip(self) -> None:
+        if self.chip is not None:
+            raise TypeError(
+                f"{self.label} runs on hardware, whose draws and converters no file can hold. To export the ideal block, take "
+                "the hardware away first: `block.put_on(None)`."
+            )
+
     def _limited(self, x: Tensor) -> None:
         if self.limit is not None and not transforming():  # which change nothing in place: weights are used as they are
             with naming(self.label):
@@ -139,12 +155,16 @@ class EnergyBlock(AnalogBlock):
         return self.energy.leading(shape) if len(shape) > 2 else 1
 
     def _equilibrium(self, x: Tensor, start: State | None) -> Relaxed:
+        if self.chip is not None:
+            return super()._equilibrium(x, start)
         energy = renewed(self.energy)
         if start is None:
             return self.estimator.equilibrium(energy, x, self.relax)
         return self.estimator.equilibrium(energy, x, self.relax, tuple(s.detach() for s in start))
 
     def _losses(self, x: Tensor, cost: Cost, y: Tensor) -> tuple[Tensor, Relaxed]:
+        if self.chip is not None:
+            return super()._losses(x, cost, y)
         return self.estimator.losses(renewed(self.energy), x, self.relax, cost, y)
 
     def _check_unique(self, x: Tensor) -> None:

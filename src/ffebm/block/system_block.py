@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 from ffebm.block.analog_block import AnalogBlock, Unsettled
 from ffebm.checks import check_type
 from ffebm.gradient import EquilibriumPropagation, GradientEstimator
+from ffebm.substrate import Substrate
 from ffebm.system import System
 
 __all__ = ["SystemBlock"]
@@ -21,6 +22,7 @@ class SystemBlock(AnalogBlock):
         estimator: how the derivative of its equilibrium is computed, from readings alone.
         name: how errors name this block.
         unsettled: as in `EnergyBlock`.
+        hardware: likewise.
     """
 
     def __init__(
@@ -30,10 +32,12 @@ class SystemBlock(AnalogBlock):
         *,
         name: str = "",
         unsettled: Unsettled = "warn",
+        hardware: Substrate | None = None,
     ) -> None:
         check_type("system", system, System, "Simulated(Hopfield([Dense(32, 16)]), FixedPoint(20))")
         super().__init__("The system", system, estimator, name, unsettled)
         self.system = system
+        self.put_on(hardware)
 
     def _refuse(self, *_: Any) -> NoReturn:
         raise TypeError(

@@ -146,6 +146,13 @@ class Energy(nn.Module, ABC):
             )
         return energies
 
+    def returning(self, other: Energy) -> Energy:
+        """The same, but that currents back are those of `other`, one like it: two crossbars in place of one."""
+        raise TypeError(
+            f"{type(self).__name__} sends currents both ways through the same devices, which cannot differ then: give mismatch "
+            '`crossbars="shared"`.'
+        )
+
     def latched(self, state: State) -> Energy:
         """The energy with those choices fixed that it makes at `state`, as max-pooling does; itself, where it makes none.
 

@@ -19,7 +19,7 @@ from ffebm.energy.graph import Edge, chain_and_skips, check_reached, colouring, 
 from ffebm.energy.holomorphic import complex_version
 from ffebm.energy.tangent import Tangent
 from ffebm.errors import block_name
-from ffebm.interaction import Interaction, Shape
+from ffebm.interaction import Interaction, Shape, TwoWay
 from ffebm.state import Colours, State, dot, per_sample
 from ffebm.twin import with_children
 
@@ -193,6 +193,11 @@ class Hopfield(Energy):
                 "average pooling, or another stencil, for example `Stencil.centered()`."
             )
         return Tangent(self, [Edge(pre, post, edge.without_bias()) for pre, post, edge in latched.graph], state)
+
+    def returning(self, other: Energy) -> Hopfield:
+        assert isinstance(other, Hopfield)
+        edges = [TwoWay(there, back) for there, back in zip(self.edges, other.edges, strict=True)]
+        return with_children(self, interactions=nn.ModuleList(edges))
 
     @torch.no_grad()
     def latched(self, state: State) -> Hopfield:

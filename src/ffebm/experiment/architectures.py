@@ -16,13 +16,36 @@ from ffebm.builder import ConvLayer, DenseLayer, Layer, build
 from ffebm.energy import Hopfield
 from ffebm.experiment import settings
 from ffebm.experiment.parts import made, part
-from ffebm.gradient import BackpropThroughTime, EquilibriumPropagation, GradientEstimator, RecurrentBackprop, Unrolled
+from ffebm.gradient import (
+    AutomaticBeta,
+    BackpropThroughTime,
+    EquilibriumPropagation,
+    GradientEstimator,
+    RecurrentBackprop,
+    Unrolled,
+)
+from ffebm.hardware import (
+    Converter,
+    Device,
+    Drift,
+    Hardware,
+    Levels,
+    Mismatch,
+    PhaseChange,
+    ProgrammingNoise,
+    Pulses,
+    ReadNoise,
+    ResistiveMemory,
+    SettleTime,
+    StuckCells,
+    WireResistance,
+)
 from ffebm.initialisation import goe_
 from ffebm.model import FFEBM
 from ffebm.pooling import AveragePool, MaxPool, SoftPool
 from ffebm.relaxation import FixedPoint, Relaxed
 
-__all__ = ["build_estimator", "build_model", "static_analysis"]
+__all__ = ["build_estimator", "build_hardware", "build_model", "build_pulses", "static_analysis"]
 __dir__ = __all__.copy
 
 POOLS = {"max": MaxPool, "average": AveragePool, "soft": SoftPool}
@@ -31,9 +54,9 @@ POOLS = {"max": MaxPool, "average": AveragePool, "soft": SoftPool}
 def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: int) -> FFEBM:
     """The model that settings describe, for images of a shape. Its weights come from torch's generator."""
     if chosen.parts.model is not None:
-        return _measured(
-            made(chosen.parts, "parts.model", chosen.parts.model, FFEBM, chosen, tuple(input_shape), classes), input_shape
-        )
+        own = made(chosen.parts, "parts.model", chosen.parts.model, FFEBM, chosen, tuple(input_shape), classes)
+        hardware = build_hardware(chosen.hardware)
+        return _measured(own if hardware is None else own.put_on(hardware), input_shape)
     model = chosen.model
     pool = POOLS[model.pooling]
     skips = {to: tuple(to - start for start, end in model.skips if end == to) for _, to in model.skips}
@@ -67,10 +90,11 @@ def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: 
         relax=FixedPoint(free.steps, tolerance=free.tolerance, order=free.order or "odd-even", omega=free.omega),
         estimator=_estimator(chosen, gradient),
         energy=Hopfield if chosen.parts.energy is None else part(chosen.parts, "parts.energy", chosen.parts.energy),
-        nudge=model.nudge,
+        nudge=chosen.nudge,
         weights=weights,
         max_contraction=model.max_contraction if chosen.relaxes else None,
         recompute=chosen.trainer.recompute,
+        hardware=build_hardware(chosen.hardware),
     )
 
 
@@ -97,6 +121,51 @@ def _estimator(chosen: settings.Settings, gradient: settings.Gradient) -> Gradie
     return build_estimator(gradient) if name is None else made(chosen.parts, "parts.estimator", name, GradientEstimator, chosen)
 
 
+def build_hardware(chosen: settings.Hardware) -> Hardware | None:
+    """What blocks run on, by settings; None where everything is off."""
+    if chosen.is_ideal:
+        return None
+    dac = Converter(chosen.dac_bits, chosen.dac_range, chosen.dac_noise, rounding=chosen.rounding)
+    adc = Converter(
+        chosen.adc_bits,
+        chosen.adc_range,
+        chosen.adc_noise,
+        chosen.adc_offset,
+        chosen.adc_gain,
+        rounding=chosen.rounding,
+        average=chosen.average,
+    )
+    return Hardware(_unless_ideal(dac), _unless_ideal(adc), _devices(chosen), read=chosen.read, seed=chosen.seed)
+
+
+def _devices(chosen: settings.Hardware) -> list[Device]:
+    """In the order in which a weight meets them: rounded, written, disturbed by what the chip is."""
+    seconds = {"second": 1.0, "day": 86400.0, "two days": 172800.0}[chosen.material_age]
+    found: list[Device | None] = [
+        Levels(chosen.cell_levels) if chosen.cell_levels else None,
+        PhaseChange(seconds) if chosen.material == "phase-change" else None,
+        ResistiveMemory(chosen.material_age) if chosen.material == "resistive" else None,
+        ProgrammingNoise(chosen.programming_noise) if chosen.programming_noise else None,
+        Mismatch(chosen.mismatch, chosen.crossbars) if chosen.mismatch else None,
+        StuckCells(chosen.stuck_off, chosen.stuck_on) if chosen.stuck_off or chosen.stuck_on else None,
+        WireResistance(chosen.wire_resistance) if chosen.wire_resistance else None,
+        Drift(chosen.drift, phase=chosen.drift_phase) if chosen.drift else None,
+        ReadNoise(chosen.read_noise) if chosen.read_noise else None,
+        SettleTime(chosen.settle_sweeps) if chosen.settle_sweeps else None,
+    ]
+    return [device for device in found if device is not None]
+
+
+def build_pulses(chosen: settings.Hardware) -> Pulses | None:
+    """How devices follow the optimiser, by settings; None where updates are exact."""
+    kinds = {"ecram": Pulses.ecram, "oxide-ecram": Pulses.oxide_ecram, "capacitor": Pulses.capacitor, "reram": Pulses.reram}
+    return None if chosen.pulses is None else kinds[chosen.pulses](chosen.pulse_range)
+
+
+def _unless_ideal(converter: Converter) -> Converter | None:
+    return None if converter.is_ideal else converter
+
+
 def build_estimator(gradient: settings.Gradient) -> GradientEstimator:
     if gradient.kind in ("bptt", "bp"):
         return BackpropThroughTime()
@@ -106,7 +175,12 @@ def build_estimator(gradient: settings.Gradient) -> GradientEstimator:
     if gradient.kind == "ep":
         variant = gradient.variant or "centered"
         return EquilibriumPropagation(
-            relax, beta=gradient.beta, variant=variant, scale=gradient.scale, hold_pooling=gradient.hold_pooling
+            relax,
+            beta=gradient.beta,
+            automatic=AutomaticBeta() if gradient.automatic_beta else None,
+            variant=variant,
+            scale=gradient.scale,
+            hold_pooling=gradient.hold_pooling,
         )
     return Unrolled(relax) if gradient.kind == "id" else RecurrentBackprop(relax)
 

@@ -50,6 +50,12 @@ def export(classifier: Classifier, path: Path) -> Exported:
     writers = {".onnx": _onnx, ".pt2": _program}
     if path.suffix not in writers:
         raise UserError(f"The file must end in {' or '.join(writers)}, got {path.name}: the ending says what to write.")
+    on = next((block.label for _, block in classifier.model.chain if block.hardware is not None), None)
+    if on is not None:
+        raise UserError(
+            f"{on.capitalize()} runs on hardware, whose draws and converters no file can hold. From Python the ideal model is "
+            "exported: `classifier.model.put_on(None)` first."
+        )
     described = classifier.description
     metadata = {
         "data": described.name,

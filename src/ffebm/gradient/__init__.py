@@ -1,6 +1,7 @@
 """Gradient estimators: how the derivative of an equilibrium is computed. Interchangeable, block by block."""
 
 from ffebm.derivative import Gradients
+from ffebm.gradient.automatic import AutomaticBeta
 from ffebm.gradient.equilibrium_propagation import EquilibriumPropagation
 from ffebm.gradient.estimator import GradientEstimator, ImplicitEstimator
 from ffebm.gradient.recurrent_backprop import RecurrentBackprop
@@ -8,6 +9,7 @@ from ffebm.gradient.stencil import Stencil
 from ffebm.gradient.unrolled import BackpropThroughTime, Unrolled
 
 __all__ = [
+    "AutomaticBeta",
     "BackpropThroughTime",
     "EquilibriumPropagation",
     "GradientEstimator",

@@ -14,6 +14,7 @@ from ffebm.checks import check_choice, check_type
 from ffebm.derivative import Gradients, differentiate
 from ffebm.energy import Energy
 from ffebm.errors import block_name
+from ffebm.gradient.automatic import AutomaticBeta
 from ffebm.gradient.bridge import differentiable
 from ffebm.gradient.estimator import ImplicitEstimator, divided, sample_norms
 from ffebm.gradient.stencil import Stencil
@@ -62,6 +63,7 @@ class EquilibriumPropagation(ImplicitEstimator):
             nudged state with the free one, at half the cost of the nudged phase, with an error of order β, and only where the
             free phase settles: what it still moves by enters the contrast, which cancels in the centered variant. `"one-sided"`
             and `"random-sign"` are linearised.
+        automatic: choose β anew for every block and batch, as `AutomaticBeta()` does; None is `beta` as it is.
         scale: `"unit"` brings each sample's error signal to norm 1 before the nudge and undoes it after, so that results
             do not change when a loss is scaled, summed instead of averaged, or accumulated. `"paper"` nudges by β times
             the per-sample gradient of a loss that is averaged over the batch, as the paper does. The elastic nudge of a
@@ -79,6 +81,7 @@ class EquilibriumPropagation(ImplicitEstimator):
     beta: float = field(default=0.05, kw_only=True)
     variant: Variant = field(default="centered", kw_only=True)
     stencil: Stencil | None = field(default=None, kw_only=True)
+    automatic: AutomaticBeta | None = field(default=None, kw_only=True)
     scale: Scale = field(default="unit", kw_only=True)
     hold_pooling: bool = field(default=True, kw_only=True)
 
@@ -96,6 +99,13 @@ class EquilibriumPropagation(ImplicitEstimator):
             check_type("stencil", self.stencil, Stencil, "Stencil.one_sided()")
             if self.variant != "centered":
                 raise ValueError(f"A variant is a stencil: got variant={self.variant!r} and {self.stencil}; leave one out.")
+        if self.automatic is not None:
+            check_type("automatic", self.automatic, AutomaticBeta, "AutomaticBeta()")
+            if self.chosen.small or self.chosen.is_complex:
+                raise ValueError(
+                    f"`automatic` chooses among real strengths, and {self.chosen.name} nudges have none: leave it out, or use "
+                    "`Stencil.centered()`."
+                )
         check_choice("scale", self.scale, get_args(Scale))
         self.check_precision(torch.float64, "any block")  # which has the widest window
 
@@ -166,6 +176,7 @@ class EquilibriumPropagation(ImplicitEstimator):
 
     def response(self, system: System, x: Tensor, state: State, deltas: Deltas) -> Gradients:
         """The derivative of a loss from how the system responds to its derivative `deltas` with respect to the state."""
+        deltas = system.arriving(state, deltas)
         sizes = self.sizes(deltas)
 
         def nudge(part: slice) -> Nudge:
@@ -190,15 +201,23 @@ class EquilibriumPropagation(ImplicitEstimator):
         last: LastBlock | None,
     ) -> Gradients:
         """Portion by portion: memory does not hold the nudged states of all samples at once."""
-        strengths = self.chosen.strengths(self.beta, x)
+        suited = self.suited(system, x, state, nudge)
+        strengths = self.chosen.strengths(suited.beta, x)
         pieces: list[Gradients] = []
         for part in system.portions(x, state, len(strengths)):
             pull = nudge(part)
             phases = [Phase(pull, strength) for strength in of_samples(strengths, part)]
             weighed = None if weights is None else weights[part]
-            trial = self.trial(system, x[part], of_samples(state, part), phases, weighed, last)
+            trial = suited.trial(system, x[part], of_samples(state, part), phases, weighed, last)
             pieces.append(trial.gradients(trial.read()))
         return Gradients.summed(pieces)
+
+    def suited(self, system: System, x: Tensor, free: State, nudge: Callable[[slice], Nudge]) -> EquilibriumPropagation:
+        """With the strength that suits a block and a batch, where it is to be chosen."""
+        if self.automatic is None:
+            return self
+        beta = self.automatic.choose(system, x, free, nudge, self.relax_for(x), latched=self.hold_pooling)
+        return replace(self, beta=beta)
 
     def trial(
         self,
@@ -215,9 +234,14 @@ class EquilibriumPropagation(ImplicitEstimator):
 
     def trial_by_error(self, system: System, x: Tensor, free: State, delta: Tensor) -> Trial:
         """Those by an error at the system's output."""
-        deltas = error_at(system.output_layer, delta, len(free))
+        deltas = system.arriving(free, error_at(system.output_layer, delta, len(free)))
         sizes = self.sizes(deltas)
-        return self.trial(system, x, free, self.phases(_stationary(deltas, sizes), x), sizes)
+
+        def nudge(part: slice) -> Nudge:
+            return _stationary(of_samples(deltas, part), None if sizes is None else sizes[part])
+
+        suited = self.suited(system, x, free, nudge)
+        return suited.trial(system, x, free, suited.phases(nudge(slice(None)), x), sizes)
 
     def phases(self, nudge: Nudge, x: Tensor) -> list[Phase]:
         """The nudge at every strength of the stencil."""

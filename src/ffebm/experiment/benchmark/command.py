@@ -124,7 +124,7 @@ def named_after(run: Path) -> Net:
 
 def of_run(run: Run, folder: Path | None, batch: int) -> tuple[FFEBM, Tensor, Tensor]:
     """The net of a run as it was trained, and training images."""
-    model = load_relaxing(run)
+    model = load_relaxing(run).put_on(None)  # speed is that of ideal blocks
     settings = run.settings().data
     data = load_for(settings, folder or settings.root or default_folder(), run.description())
     x, y = data.few(batch)
@@ -145,8 +145,11 @@ def parse(text: str, settings: tuple[str, ...] = ()) -> Net:
     if settings and name == "dense":
         raise UserError(f"The net `dense` takes no settings, got {brief(settings[0])}: name a convolutional one.")
     net = Net(name, width, batch, settings)
-    if settings:
-        read_preset(PRESETS[name], settings)  # says what is wrong with them
+    if settings and not read_preset(PRESETS[name], settings).hardware.is_ideal:  # which says what is wrong with them
+        raise UserError(
+            "Speed is measured of ideal blocks, got settings of [hardware]: leave those out. How good gradients on hardware "
+            "are is in the file fidelity.csv of a run."
+        )
     return net
 
 

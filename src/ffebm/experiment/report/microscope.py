@@ -101,7 +101,7 @@ def look(
     dataset = load_for(settings.data, data, run.description())
     if not 0 <= sample < len(dataset.test):
         raise UserError(f"There is no test image {sample}: {dataset.name} has {len(dataset.test):,}, counted from 0.")
-    model = load_relaxing(run, dataset.description)
+    model = load_relaxing(run, dataset.description).put_on(None)  # energies are those of ideal blocks
     x, y = dataset.normalise(dataset.test.x[sample : sample + 1]), dataset.test.y[sample : sample + 1]
     traced, logits = _traced(model, x.to(memory_format=torch.channels_last), y, settings.gradient)
     count = min(images or len(dataset.test), len(dataset.test))

@@ -7,9 +7,11 @@ import numpy as np
 from ffebm.experiment.clock import clock
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.evaluation import evaluation_of, out_of_date
+from ffebm.experiment.fidelity_log import FidelityLog
 from ffebm.experiment.figures import confusion_figure, picture
 from ffebm.experiment.forecast import survey
 from ffebm.experiment.report.document import Part, Picture, Table, Text
+from ffebm.experiment.report.fidelity_figure import fidelity_figure
 from ffebm.experiment.run import Run
 
 __all__ = ["one_run"]
@@ -18,7 +20,7 @@ __dir__ = __all__.copy
 
 def one_run(run: Run) -> list[Part]:
     """How it went, what it is made of, and what it takes for what, as far as files of the run tell."""
-    return [*_outcome(run), *_model(run), *_confusion(run)]
+    return [*_outcome(run), *_fidelity(run), *_model(run), *_confusion(run)]
 
 
 def _outcome(run: Run) -> list[Part]:
@@ -40,6 +42,33 @@ def _outcome(run: Run) -> list[Part]:
         ("training time", clock(last["seconds"])),
     ]
     return [Table("After the last epoch", ("", ""), lines)]
+
+
+def _fidelity(run: Run) -> list[Part]:
+    """Of blocks on hardware to ideal ones, where a meter has looked."""
+    try:
+        entries = FidelityLog(run.folder).entries()
+    except UserError as error:
+        return [Text(str(error))]
+    if not entries:
+        return []
+    last = entries[-1].step
+    lines = [
+        (
+            entry.fidelity.block,
+            f"{entry.fidelity.cosine:.4f}",
+            f"{entry.fidelity.ratio:.3g}",
+            f"{entry.fidelity.handed_cosine:.4f}",
+            f"{entry.fidelity.handed_ratio:.3g}",
+            f"{100 * entry.fidelity.saturated:.1f} %",
+            f"{100 * entry.fidelity.unmoved:.1f} %",
+        )
+        for entry in entries
+        if entry.step == last
+    ]
+    header = ("block", "cosine", "length", "cosine handed back", "length", "at an end of the range", "not moved by a step")
+    title = f"Gradients of blocks on hardware beside those of ideal blocks, before step {last + 1}"
+    return [Table(title, header, lines), Picture("The same along the run", picture(fidelity_figure(entries)))]
 
 
 def _model(run: Run) -> list[Part]:

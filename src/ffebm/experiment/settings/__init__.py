@@ -2,10 +2,11 @@
 
 from ffebm.experiment.settings.reading import IdleError, SettingsError, read_settings, settings_from
 from ffebm.experiment.settings.reference import documented
-from ffebm.experiment.settings.sections import Gradient, Model, Score, Settings, Trainer
+from ffebm.experiment.settings.sections import Gradient, Hardware, Model, Score, Settings, Trainer
 
 __all__ = [
     "Gradient",
+    "Hardware",
     "IdleError",
     "Model",
     "Score",

@@ -45,6 +45,21 @@ CONDITIONS = (
     Condition(("gradient.tolerance",), lambda s: s.sweeps == "settle", "the number of sweeps is fixed; take sweeps=settle"),
     Condition(("model.feedback",), lambda s: max(s.model.block_sizes) > 1, ALONE),
     Condition(("model.pooling",), lambda s: bool(s.model.pooled), "no layer is pooled; name some in model.pooled"),
+    Condition(("gradient.beta",), lambda s: not s.gradient.automatic_beta, "it is chosen; take gradient.automatic_beta=false"),
+    Condition(("hardware.material_age",), lambda s: s.hardware.material is not None, "there is none; take hardware.material"),
+    Condition(("hardware.crossbars",), lambda s: s.hardware.mismatch > 0, "they are alike; take hardware.mismatch"),
+    Condition(("hardware.drift_phase",), lambda s: s.hardware.drift > 0, "nothing drifts; take hardware.drift"),
+    Condition(("hardware.pulse_range",), lambda s: s.hardware.pulses is not None, "there are none; take hardware.pulses"),
+    Condition(
+        ("hardware.rounding",),
+        lambda s: s.hardware.adc_bits is not None or s.hardware.dac_bits is not None,
+        "there is nothing to round; take hardware.adc_bits",
+    ),
+    Condition(
+        ("hardware.average",),
+        lambda s: s.hardware.adc_noise > 0 or s.hardware.rounding == "stochastic",
+        "repeated read-outs are alike; take hardware.adc_noise or hardware.rounding=stochastic",
+    ),
     Condition(
         ("gradient.steps", "gradient.tolerance", "gradient.order", "gradient.omega"),
         lambda s: s.gradient.kind != "bptt",

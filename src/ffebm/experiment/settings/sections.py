@@ -13,6 +13,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from ffebm.checks import brief
 from ffebm.experiment.files import write_atomically
 from ffebm.experiment.settings.duration import in_words
+from ffebm.experiment.settings.hardware import Hardware
 from ffebm.experiment.settings.paths import absolute
 from ffebm.experiment.settings.section import Section
 from ffebm.rules import Order, block_sizes, check_skips, free_order
@@ -22,6 +23,7 @@ __all__ = [
     "Data",
     "DataName",
     "Gradient",
+    "Hardware",
     "Model",
     "Name",
     "Optimiser",
@@ -118,7 +120,9 @@ class Model(Section):
     variance: float | None = Field(
         default=None, gt=0, description="V of the Gaussian orthogonal ensemble; none for torch's default"
     )
-    nudge: Literal["elastic", "stationary"] = Field(default="elastic", description="how the last block is nudged")
+    nudge: Literal["elastic", "stationary"] | None = Field(
+        default=None, description="how the last block is nudged; none: elastic, but stationary on hardware"
+    )
 
     @field_validator("skips")
     @classmethod
@@ -233,6 +237,7 @@ class Gradient(PhaseSection):
         default=0.99, gt=0, lt=1, description="smallest cosine with settled phases' gradient, for calibrated sweeps"
     )
     beta: float = Field(default=0.05, gt=0, description="strength of the nudge (ep)")
+    automatic_beta: bool = Field(default=False, description="choose beta for every block and batch, by read-outs (ep)")
     variant: Literal["centered", "positive", "negative", "one-sided", "random-sign", "small-signal"] | None = Field(
         default=None, description="of the nudge (ep); none: one suits the blocks"
     )
@@ -360,8 +365,31 @@ class Settings(Section):
     gradient: Gradient = Gradient()
     optimiser: Optimiser = Optimiser()
     trainer: Trainer = Trainer()
+    hardware: Hardware = Hardware()
     parts: Parts = Parts()
     paper: Paper | None = None
+
+    @model_validator(mode="after")
+    def _has_strength(self) -> Self:
+        if self.gradient.automatic_beta and self.gradient.kind == "ep" and self.effective[1].variant == "small-signal":
+            raise ValueError(
+                "`gradient.automatic_beta` is true, and small-signal nudges, which blocks with a limit get, have no strength; "
+                "take gradient.variant=centered, or leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _read_out(self) -> Self:
+        if self.hardware.is_ideal:
+            return self
+        kind, variant = self.gradient.kind, self.gradient.variant
+        if kind != "ep" or variant == "small-signal":
+            got = f"`gradient.kind` is {kind}" if kind != "ep" else "`gradient.variant` is small-signal"
+            raise ValueError(
+                f"{got}, and blocks that run on hardware are known by their readings alone; take gradient.kind=ep with "
+                "gradient.variant=centered, or leave [hardware] out"
+            )
+        return self
 
     @property
     def relaxes(self) -> bool:
@@ -392,18 +420,24 @@ class Settings(Section):
     def _nudging(self) -> Gradient:
         """The gradient with the variant and the order that suit the blocks, where they are left open."""
         limited = self.model.max_contraction is not None
-        variant = self.gradient.variant or ("small-signal" if limited else "centered")
+        # Converters see nothing of a nudge that is infinitely small.
+        variant = self.gradient.variant or ("small-signal" if limited and self.hardware.is_ideal else "centered")
         # Errors go down. Backprop runs through recorded sweeps in reverse, so those go up.
         by_layer: Order | None = ("downward" if self.gradient.kind == "ep" else "upward") if limited else None
         order = self.gradient.order or by_layer
         return self.gradient.model_copy(update={"variant": variant, "order": order})
 
     @property
+    def nudge(self) -> Literal["elastic", "stationary"]:
+        """How the last block is nudged: an elastic one goes through the digital readout at every sweep."""
+        return self.model.nudge or ("elastic" if self.hardware.is_ideal else "stationary")
+
+    @property
     def recipe(self) -> Settings:
         """Without what only says where a run happens: the folder of its data, threads, devices; and with outputs by number."""
         place = {"threads": None, "accelerator": "auto", "devices": 1, "nodes": 1}
         data = self.data.model_copy(update={"root": None, "workers": 0})
-        model = self.model.model_copy(update={"clamped_outputs": self.model.clamped})
+        model = self.model.model_copy(update={"clamped_outputs": self.model.clamped, "nudge": self.nudge})
         trainer = self.trainer.model_copy(update=place)
         return self.model_copy(
             update={"data": data, "model": model, "gradient": self._nudging, "relaxation": self._relaxing, "trainer": trainer}

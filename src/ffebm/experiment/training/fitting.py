@@ -32,6 +32,7 @@ from ffebm.experiment.settings import Settings, SettingsError
 from ffebm.experiment.training.calibrating import Calibrating
 from ffebm.experiment.training.calm import calm
 from ffebm.experiment.training.checkpoints import AtomicCheckpointIO, Checkpoints, Stopped
+from ffebm.experiment.training.fidelity_meter import FidelityMeter
 from ffebm.experiment.training.gradient_check import GradientCheck
 from ffebm.experiment.training.health import Health
 from ffebm.experiment.training.learner import Learner
@@ -144,6 +145,7 @@ def _fit(learner: Learner, run: Run, console: Console, checkpoint: Path | None, 
     callbacks = [
         *([Calibrating(console, learner.settings.gradient.quality)] if calibrated else []),
         Health(console, settling=not calibrated),
+        *([FidelityMeter(run, console)] if not learner.settings.hardware.is_ideal else []),
         *([GradientCheck(console, run, quiet)] if first and learner.settings.relaxes else []),
         *([*([] if quiet else [Progress(console)]), Recorder(run)] if first else []),
         *learner.own_callbacks,

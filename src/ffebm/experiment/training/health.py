@@ -99,7 +99,7 @@ def without_error(model: FFEBM) -> list[Finding]:
 
 def unsettled(model: FFEBM) -> list[Finding]:
     """Blocks that were still moving after their last sweep, by the mean over the last batch."""
-    assume = [block for _, block in model.chain if block.estimator.assumes_equilibrium]
+    assume = [block for _, block in model.chain if block.expects_rest]
     moves = [(block, float(block.residual.mean())) for block in assume if block.residual is not None]
     message = (
         "does not settle: units still move by {:.2g} in the last of {} sweeps, so its gradient is not one of an equilibrium. "

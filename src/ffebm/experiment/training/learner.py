@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from ffebm.checks import brief_name
 from ffebm.errors import DivergenceError
+from ffebm.experiment.architectures import build_pulses
 from ffebm.experiment.data import Batch, Batches, Dataset
 from ffebm.experiment.data.augmentation import seeded
 from ffebm.experiment.errors import UserError
@@ -58,6 +59,7 @@ class Learner(LightningModule):
         self.training_sums = torch.zeros(4, dtype=torch.float64)  # samples, loss, right, residual
         self.test_sums = torch.zeros(4, dtype=torch.float64)  # samples, loss, right, among the first five
         self.sweeps: dict[str, float] = {}  # of the free and the nudged phase, the mean over blocks, where they are calibrated
+        self.fidelity: dict[str, float] = {}  # of blocks on hardware to ideal ones, when it was last measured
         self.restoring = False  # from a checkpoint, whose fault it is if something goes wrong meanwhile
         self.seconds = 0.0  # that training took, before and since the last resumption
         self._clock = time.perf_counter()
@@ -95,6 +97,9 @@ class Learner(LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimiser, schedule = self.make_optimiser(self.model.parameters())
+        if (pulses := build_pulses(self.settings.hardware)) is not None:
+            stored = [p for _, block in self.model.chain for p in block.parameters() if p.dim() > 1]
+            pulses.attach(optimiser, stored)
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     @property
@@ -198,6 +203,7 @@ class Learner(LightningModule):
                 "images_per_second": seen / max(self.seconds - before, 1e-9),
                 "seconds": self.seconds,
                 **self.sweeps,
+                **self.fidelity,
             }
         )
         self.training_sums.zero_()

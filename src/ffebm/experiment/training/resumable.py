@@ -16,6 +16,7 @@ from torch import Tensor
 from ffebm.experiment.run import RunError, check_row
 from ffebm.experiment.training.calibrating import LATEST
 from ffebm.experiment.training.calm import calm
+from ffebm.experiment.training.fidelity_meter import METERED
 from ffebm.experiment.training.learner import Learner
 
 __all__ = ["Pattern", "check_resumable"]
@@ -199,9 +200,12 @@ def _of_ones_own(learner: Learner) -> set[str]:
 def _check_callbacks(callbacks: Any, learner: Learner) -> None:
     """What calibration chose: sweeps of every block, within what the settings allow."""
     settings = learner.settings
-    calibrated = settings.calibrates
-    if not isinstance(callbacks, dict) or set(callbacks) - _of_ones_own(learner) != ({"Calibrating"} if calibrated else set()):
+    calibrated, metered = settings.calibrates, not settings.hardware.is_ideal
+    expected = ({"Calibrating"} if calibrated else set()) | ({"FidelityMeter"} if metered else set())
+    if not isinstance(callbacks, dict) or set(callbacks) - _of_ones_own(learner) != expected:
         raise RunError("what its callbacks remember is not what this run's would")
+    if metered:
+        _check_fidelity(callbacks["FidelityMeter"])
     if not calibrated:
         return
     match callbacks["Calibrating"]:
@@ -212,6 +216,15 @@ def _check_callbacks(callbacks: Any, learner: Learner) -> None:
                 _check_tuning(tuning, settings.relaxation.steps, settings.gradient.steps)
         case _:
             raise RunError("its calibration is incomplete")
+
+
+def _check_fidelity(kept: Any) -> None:
+    """What the meter measured last: a few numbers by their names."""
+    match kept:
+        case {"last": dict(last), **rest} if not rest and last.keys() == set(METERED):
+            if all(isinstance(value, float) and abs(value) < 1e18 for value in last.values()):
+                return
+    raise RunError("its fidelities are not those that a meter measures")
 
 
 def _check_tuning(tuning: Any, most_free: int, most_nudged: int) -> None:
