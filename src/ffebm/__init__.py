@@ -15,7 +15,19 @@ if TYPE_CHECKING:
     from ffebm.block import AnalogBlock as AnalogBlock, EnergyBlock as EnergyBlock, SystemBlock as SystemBlock
     from ffebm.builder import ConvLayer as ConvLayer, DenseLayer as DenseLayer, build as build
     from ffebm.calibration import Calibration as Calibration, calibrate as calibrate
-    from ffebm.energy import Edge as Edge, Energy as Energy, Hopfield as Hopfield, Session as Session, State as State
+    from ffebm.energy import (
+        Edge as Edge,
+        Energy as Energy,
+        Exponential as Exponential,
+        Hopfield as Hopfield,
+        Ideal as Ideal,
+        Rails as Rails,
+        Resistive as Resistive,
+        Scale as Scale,
+        Session as Session,
+        State as State,
+        Threshold as Threshold,
+    )
     from ffebm.errors import (
         DivergenceError as DivergenceError,
         UnsettledError as UnsettledError,
@@ -34,6 +46,8 @@ if TYPE_CHECKING:
     )
     from ffebm.initialisation import goe_ as goe_, initialise as initialise
     from ffebm.interaction import (
+        Conductance as Conductance,
+        ConvConductance as ConvConductance,
         Convolution as Convolution,
         Convolution1d as Convolution1d,
         Dense as Dense,
@@ -54,13 +68,13 @@ _HOMES = {
     "block": "AnalogBlock EnergyBlock SystemBlock",
     "builder": "ConvLayer DenseLayer build",
     "calibration": "Calibration calibrate",
-    "energy": "Edge Energy Hopfield Session State",
+    "energy": "Edge Energy Exponential Hopfield Ideal Rails Resistive Scale Session State Threshold",
     "errors": "DivergenceError UnsettledError UnsettledWarning",
     "feedforward": "Feedforward",
     "gradient": "BackpropThroughTime EquilibriumPropagation GradientEstimator Gradients ImplicitEstimator RecurrentBackprop "
     "Stencil Unrolled",
     "initialisation": "goe_ initialise",
-    "interaction": "Convolution Convolution1d Dense Interaction",
+    "interaction": "Conductance ConvConductance Convolution Convolution1d Dense Interaction",
     "loading": "load",
     "model": "FFEBM",
     "nonreciprocal": "NonReciprocal",

@@ -186,6 +186,16 @@ class Energy(nn.Module, ABC):
             "smooth activations, override `holomorphic`, or use another stencil, for example `Stencil.centered()`."
         )
 
+    def confine_(self) -> None:
+        """Bring parameters back, in place, that a step took where they must not be; nothing where all are in place.
+
+        A block asks for it before every forward pass. By default parameters may be anything.
+        """
+
+    def power(self, state: State, x: Tensor) -> Tensor:
+        """What a circuit of this energy dissipates in a state, in watts, for every sample, shape (B,)."""
+        raise TypeError(f"{type(self).__name__} describes no circuit, so it has no power: build the block of a `Resistive`.")
+
     def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
         """Multiply-accumulates of one sweep for one sample with an input of this shape, or None where not known."""
         return None
