@@ -187,7 +187,9 @@ def _wright_omega(z: Tensor) -> Tensor:
     r"""The solution of $\omega + \ln \omega = z$, by three steps of Fritsch, Shafer and Crowley (1973), of fourth order."""
     low = torch.exp(z.clamp(max=1))
     # Around 1 the two estimates meet: Lambert's series below, and z − ln z above.
-    omega = torch.where(z < -2, low, torch.where(z > math.pi, z - torch.log(z.clamp(min=1)), 1 + (z - 1) / 2 + (z - 1) ** 2 / 16))
+    omega = torch.where(
+        z < -2, low, torch.where(z > math.pi, z - torch.log(z.clamp(min=1)), 1 + (z - 1) / 2 + (z - 1) ** 2 / 16)
+    )
     tiny = torch.finfo(z.dtype).tiny
     omega = omega.clamp(min=tiny)
     for _ in range(3):

@@ -89,7 +89,7 @@ class Resistive(Energy):
         if held and not crossbars:
             raise ValueError('With input="voltage" the first crossbar leads from the input to the first layer: give one.')
         layers = len(crossbars) + (0 if held else 1)
-        if any(crossbar.double for crossbar in (crossbars[1:] if held else crossbars)):
+        if any(crossbar.doubled for crossbar in (crossbars[1:] if held else crossbars)):
             raise ValueError(
                 'Only the crossbar that input="voltage" enters by can be doubled: nothing inverts the voltages of other nodes.'
             )

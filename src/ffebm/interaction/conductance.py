@@ -25,15 +25,15 @@ class Conductance(Crossbar):
     """A resistor between every node below and every node above; a layer below of several dimensions is flattened.
 
     Args:
-        double: every node below is there twice, as it is and inverted: for the input of a circuit.
+        doubled: every node below is there twice, as it is and inverted: for the input of a circuit.
     """
 
-    def __init__(self, in_features: int, out_features: int, *, double: bool = False, bias: bool = True) -> None:
+    def __init__(self, in_features: int, out_features: int, *, doubled: bool = False, bias: bool = True) -> None:
         super().__init__()
         check_size("in_features", in_features)
         check_size("out_features", out_features)
-        wires = 2 * in_features if double else in_features
-        self.double = double
+        wires = 2 * in_features if doubled else in_features
+        self.doubled = doubled
         self.weight = nn.Parameter(torch.empty(out_features, wires))
         self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
         self._set_conductances_(wires)
@@ -63,7 +63,7 @@ class Conductance(Crossbar):
                 change = weighted(weights, moved.flatten(1))
                 signed.addmm_(post.mean.mT, change, alpha=-1)
                 loads = loads + (change * pre).sum(0)
-            return torch.cat((loads + signed, loads - signed), 1) if self.double else signed.add_(loads)
+            return torch.cat((loads + signed, loads - signed), 1) if self.doubled else signed.add_(loads)
 
         return self._pulled_back(weight=of_weight, bias=lambda: -difference.sum(0))
 
@@ -76,7 +76,7 @@ class Conductance(Crossbar):
 
     @property
     def units(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.weight.shape[1] // (2 if self.double else 1)
+        return self.weight.shape[1] // (2 if self.doubled else 1)
 
     def out_shape(self, shape: Shape) -> Shape:
         out_features = len(self.weight)
@@ -91,8 +91,8 @@ class Conductance(Crossbar):
         return self.units * len(self.weight)
 
     def extra_repr(self) -> str:
-        double = ", double=True" if self.double else ""
-        return f"{self.units}, {len(self.weight)}{double}, bias={self.bias is not None}"
+        doubled = ", doubled=True" if self.doubled else ""
+        return f"{self.units}, {len(self.weight)}{doubled}, bias={self.bias is not None}"
 
 
 @final
@@ -103,7 +103,7 @@ class ConvConductance(_Convolution, Crossbar):
 
     Args:
         kernel: height and width of the patch, or one number for both; so are `stride` and `padding`.
-        double: every node below is there twice, as it is and inverted: for the input of a circuit.
+        doubled: every node below is there twice, as it is and inverted: for the input of a circuit.
     """
 
     directions = 2
@@ -116,12 +116,12 @@ class ConvConductance(_Convolution, Crossbar):
         *,
         stride: int | tuple[int, ...] = 1,
         padding: int | tuple[int, ...] = 0,
-        double: bool = False,
+        doubled: bool = False,
         bias: bool = True,
     ) -> None:
-        wires = 2 * in_channels if double else in_channels
+        wires = 2 * in_channels if doubled else in_channels
         super().__init__(wires, out_channels, kernel, stride, padding, 1, 1, None, bias)
-        self.double = double
+        self.doubled = doubled
         self._set_conductances_(self.weight[0].numel())
 
     def load_above(self, shape: Shape) -> Tensor:
@@ -140,7 +140,7 @@ class ConvConductance(_Convolution, Crossbar):
                 change = weighted(weights, moved)
                 signed = signed - self._correlate(change, post.mean)
                 loads = loads + self._correlate((change * pre).sum(0, keepdim=True), torch.ones_like(difference[:1]))
-            return torch.cat((loads + signed, loads - signed), 1) if self.double else loads + signed
+            return torch.cat((loads + signed, loads - signed), 1) if self.doubled else loads + signed
 
         return self._pulled_back(weight=of_weight, bias=lambda: -difference.sum((0, 2, 3)))
 
@@ -161,7 +161,7 @@ class ConvConductance(_Convolution, Crossbar):
 
     def _with_total(self) -> ConvConductance:
         single = self.with_weight(self._total())
-        single.double = False
+        single.doubled = False
         return single
 
     def _kernel(self) -> Tensor:
@@ -169,8 +169,8 @@ class ConvConductance(_Convolution, Crossbar):
 
     @property
     def _kernel_shape(self) -> torch.Size:
-        wide = self.weight.shape[1] // (2 if self.double else 1)
+        wide = self.weight.shape[1] // (2 if self.doubled else 1)
         return torch.Size((self.weight.shape[0], wide, *self.weight.shape[2:]))
 
     def extra_repr(self) -> str:
-        return super().extra_repr() + (", double=True" if self.double else "")
+        return super().extra_repr() + (", doubled=True" if self.doubled else "")

@@ -38,11 +38,11 @@ class Crossbar(Interaction):
     common with every other edge; the sums of conductances, its loads, come besides.
 
     Args:
-        double: every node below is there twice, as it is and inverted, $(v, -v)$: so a conductance of either sign is a pair.
+        doubled: every node below is there twice, as it is and inverted, $(v, -v)$: so a conductance of either sign is a pair.
     """
 
     linear = True
-    double: bool
+    doubled: bool
     weight: Tensor  # the second dimension is that of the layer below
     bias: Tensor | None
 
@@ -92,14 +92,14 @@ class Crossbar(Interaction):
 
     def _signed(self) -> Tensor:
         """The conductances that the layer below is multiplied by: with doubled nodes, those of a pair against each other."""
-        if not self.double:
+        if not self.doubled:
             return self.weight
         direct, inverted = self.weight.chunk(2, 1)
         return direct - inverted
 
     def _total(self) -> Tensor:
         """The conductances that load the layer below: with doubled nodes, those of a pair together."""
-        if not self.double:
+        if not self.doubled:
             return self.weight
         direct, inverted = self.weight.chunk(2, 1)
         return direct + inverted

@@ -17,7 +17,18 @@ from ffebm.experiment.errors import DataError
 if TYPE_CHECKING:
     from ffebm.experiment.settings.sections import Data
 
-__all__ = ["Colours", "Wishes", "as_bytes", "brought", "check_classes", "check_room", "numbered", "set_apart", "statistics", "validating"]
+__all__ = [
+    "Colours",
+    "Wishes",
+    "as_bytes",
+    "brought",
+    "check_classes",
+    "check_room",
+    "numbered",
+    "set_apart",
+    "statistics",
+    "validating",
+]
 __dir__ = __all__.copy
 
 Colours = Literal["grey", "colour"]
