@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Session as Session,
         State as State,
         Threshold as Threshold,
+        Wiring as Wiring,
     )
     from ffebm.errors import (
         DivergenceError as DivergenceError,
@@ -68,7 +69,7 @@ _HOMES = {
     "block": "AnalogBlock EnergyBlock SystemBlock",
     "builder": "ConvLayer DenseLayer build",
     "calibration": "Calibration calibrate",
-    "energy": "Edge Energy Exponential Hopfield Ideal Rails Resistive Scale Session State Threshold",
+    "energy": "Edge Energy Exponential Hopfield Ideal Rails Resistive Scale Session State Threshold Wiring",
     "errors": "DivergenceError UnsettledError UnsettledWarning",
     "feedforward": "Feedforward",
     "gradient": "BackpropThroughTime EquilibriumPropagation GradientEstimator Gradients ImplicitEstimator RecurrentBackprop "

@@ -8,6 +8,7 @@ from ffebm.energy.hopfield import Hopfield
 from ffebm.energy.rails import Rails
 from ffebm.energy.resistive import Link, Resistive
 from ffebm.energy.scale import Scale
+from ffebm.energy.wiring import Wiring
 from ffebm.state import Colours, State
 
 __all__ = [
@@ -26,5 +27,6 @@ __all__ = [
     "Session",
     "State",
     "Threshold",
+    "Wiring",
 ]
 __dir__ = __all__.copy

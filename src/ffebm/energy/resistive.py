@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ffebm.checks import brief, check_choice, check_type
-from ffebm.derivative import wanted
-from ffebm.energy.diode import Diode, Ideal
+from ffebm.derivative import input_wanted, wanted
+from ffebm.energy.diode import Diode, Ideal, walls
 from ffebm.energy.energy import Energy, Session
 from ffebm.energy.graph import Edge
 from ffebm.energy.rails import Pattern, Rails
@@ -21,7 +21,7 @@ from ffebm.errors import block_name
 from ffebm.interaction import Crossbar, Shape
 from ffebm.interaction.pair import Pair, mean_and_difference
 from ffebm.state import State, dot, per_sample
-from ffebm.tracing import numberless
+from ffebm.tracing import numberless, transforming
 
 __all__ = ["Gain", "Link", "Resistive"]
 __dir__ = __all__.copy
@@ -193,6 +193,8 @@ class Resistive(Energy):
                 sums[own[name]] = sums[own[name]] + gradient if own[name] in sums else gradient
         parameters = {name: sums[p] if p in sums else torch.zeros_like(p) for name, p in wanted(self).items()}
         change, weight = pairs[0].difference, self.layer_weight(0)
+        if not input_wanted():
+            return x.new_zeros(()).expand_as(x), parameters
         if self.input == "voltage":
             crossbar, *_, forward, _ = self.links[0]
             change, weight = crossbar.down(x, change), weight * forward
@@ -270,21 +272,31 @@ class Circuit(Session):
         self._links = energy.links
         self._diode = energy.diode_in_units
         self._loads: dict[int, Tensor] = {}
-        self._signs: dict[int, Tensor] = {}
+        self._sides: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         self._entering: Tensor | None = None
+        self._in_place = not (torch.is_grad_enabled() or transforming())
 
     def minimise(self, layer: int, state: State, x: Tensor, force: Tensor | None = None, omega: float = 1.0) -> Tensor:
         current = self._current(layer, state)
         if force is not None:
             current = current - self.energy.as_current(force, layer)
         load = self.load(layer, state)
-        target = current / load
+        if layer not in self._sides:
+            signs = self.energy.rails[layer].signs(tuple(current.shape[1:]), current)
+            self._sides[layer] = signs, *walls(signs, current)
+        signs, low, high = self._sides[layer]
+        if not self._in_place:
+            target = current / load
+            if omega != 1:
+                # As far beyond, with a conductance as much smaller: whatever the diode, the energy never rises.
+                target, load = torch.lerp(state[layer], target, omega), load / omega
+            return self._diode.settle(target, load, signs)
+        target = current.div_(load)
         if omega != 1:
-            # As far beyond, with a conductance as much smaller: whatever the diode, the energy never rises.
-            target, load = torch.lerp(state[layer], target, omega), load / omega
-        if layer not in self._signs:
-            self._signs[layer] = self.energy.rails[layer].signs(tuple(target.shape[1:]), target)
-        return self._diode.settle(target, load, self._signs[layer])
+            torch.lerp(state[layer], target, omega, out=target)
+        if not self._diode.rigid:
+            return self._diode.settle(target, load / omega, signs)
+        return target if self.energy.rails[layer].pattern == "free" else target.clamp_(low, high)
 
     def load(self, layer: int, state: State) -> Tensor:
         """The conductance that every node of a layer sees."""
@@ -305,15 +317,17 @@ class Circuit(Session):
     def _current(self, layer: int, state: State) -> Tensor:
         """What flows into the nodes of a layer, were they at zero volts."""
         total = self._from_input() if layer == 0 else None
+        shared = self._in_place and layer == 0  # what the input drives serves the next sweep
         for crossbar, pre, post, forward, backward in self._links:
             if post == layer and pre >= 0:
                 up = crossbar.up(state[pre] if forward == 1 else forward * state[pre])
                 total = up if total is None else total + up
             if pre == layer:
                 assert total is not None, "the input drives the first layer, and a crossbar every other"
-                total = torch.add(total, crossbar.down(state[pre], state[post]), alpha=backward)
+                total = crossbar.with_down(total, state[pre], state[post], backward)
+                shared = False
         assert total is not None
-        return total
+        return total.clone() if shared else total
 
     def _from_input(self) -> Tensor:
         if self._entering is None:

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ffebm.activation import clamp, identity
 from ffebm.block import EnergyBlock
 from ffebm.builder import ConvLayer, DenseLayer, Layer, build
-from ffebm.energy import Hopfield
+from ffebm.energy import Exponential, Hopfield, Ideal, Scale, Threshold, Wiring
 from ffebm.experiment import settings
 from ffebm.experiment.parts import made, part
 from ffebm.gradient import BackpropThroughTime, EquilibriumPropagation, GradientEstimator, RecurrentBackprop, Unrolled
@@ -22,7 +22,7 @@ from ffebm.model import FFEBM
 from ffebm.pooling import AveragePool, MaxPool, SoftPool
 from ffebm.relaxation import FixedPoint, Relaxed
 
-__all__ = ["build_estimator", "build_model", "static_analysis"]
+__all__ = ["SquaredError", "build_estimator", "build_model", "static_analysis"]
 __dir__ = __all__.copy
 
 POOLS = {"max": MaxPool, "average": AveragePool, "soft": SoftPool}
@@ -67,11 +67,39 @@ def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: 
         relax=FixedPoint(free.steps, tolerance=free.tolerance, order=free.order or "odd-even", omega=free.omega),
         estimator=_estimator(chosen, gradient),
         energy=Hopfield if chosen.parts.energy is None else part(chosen.parts, "parts.energy", chosen.parts.energy),
+        wiring=[_wiring(chosen.resistive) if chosen.resistive.is_circuit(i) else None for i in range(1, model.blocks + 1)],
+        criterion=SquaredError() if model.criterion == "squared" else None,
+        readout=model.readout,
         nudge=model.nudge,
         weights=weights,
         max_contraction=None if gradient.kind == "bp" else model.max_contraction,  # what makes one sweep need not settle
         recompute=chosen.trainer.recompute,
     )
+
+
+def _wiring(circuit: settings.Resistive) -> Wiring:
+    diodes = {
+        "ideal": Ideal(),
+        "threshold": Threshold(circuit.offset, circuit.on, circuit.off),
+        "exponential": Exponential(circuit.saturation, circuit.ideality),
+    }
+    return Wiring(
+        input=circuit.input,
+        doubled=circuit.doubled,
+        gain=(circuit.forward, circuit.backward),
+        input_gain=circuit.input_gain,
+        diode=diodes[circuit.diode],
+        leak=circuit.leak,
+        bounds=(circuit.lowest, math.inf if circuit.highest is None else circuit.highest),
+        scale=Scale(circuit.siemens, circuit.volts),
+    )
+
+
+class SquaredError(nn.Module):
+    r"""$\tfrac12 \lVert o - e_y \rVert^2$, with the unit vector of the class: one loss per sample."""
+
+    def forward(self, logits: Tensor, y: Tensor) -> Tensor:
+        return (logits - nn.functional.one_hot(y, logits.shape[1])).square().sum(1) / 2
 
 
 def _measured(model: FFEBM, input_shape: Sequence[int]) -> FFEBM:

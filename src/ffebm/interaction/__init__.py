@@ -1,6 +1,7 @@
 r"""One edge $\theta_\ell$ of an energy: the current it sends up, its transpose, and its energy."""
 
-from ffebm.interaction.conductance import Conductance, ConvConductance
+from ffebm.interaction.conductance import Conductance
+from ffebm.interaction.conv_conductance import ConvConductance
 from ffebm.interaction.convolution import Convolution, Convolution1d
 from ffebm.interaction.crossbar import Crossbar, Resistors
 from ffebm.interaction.dense import Dense

@@ -12,20 +12,21 @@ from torch import Tensor, nn
 from torch.nn.grad import conv1d_weight, conv2d_weight
 
 from ffebm.checks import brief, check_size
+from ffebm.interaction.crossbar import Crossbar
 from ffebm.interaction.interaction import Contact, Ends, Interaction, Shape
 from ffebm.interaction.pair import Pair, mean_and_difference
 from ffebm.pooling import Pool
 from ffebm.state import per_sample
 from ffebm.twin import with_children, with_tensors
 
-__all__ = ["Convolution", "Convolution1d"]
+__all__ = ["BaseConvolution", "Convolution", "Convolution1d", "Size"]
 __dir__ = __all__.copy
 
 
 Size = int | tuple[int, ...]  # of a window: the same along all directions, or one for each
 
 
-class _Convolution(Interaction):
+class BaseConvolution(Interaction):
     """A convolution over images or sequences; `directions` says which."""
 
     directions: ClassVar[int]
@@ -202,7 +203,7 @@ class _Convolution(Interaction):
 
 
 @final
-class Convolution(_Convolution):
+class Convolution(BaseConvolution):
     r"""A convolutional edge between images, $U = -\, s_{\ell+1} \bullet \mathcal P(\theta_\ell \star s_\ell)$, with or without
     pooling.
 
@@ -229,9 +230,17 @@ class Convolution(_Convolution):
     ) -> None:
         super().__init__(in_channels, out_channels, kernel, stride, padding, dilation, groups, pool, bias)
 
+    def as_crossbar(self, *, doubled: bool = False) -> Crossbar:
+        from ffebm.interaction.conv_conductance import ConvConductance  # which is a convolution itself
+
+        if self.pool is not None or self.groups != 1 or self.dilation not in (1, (1, 1)):
+            return super().as_crossbar(doubled=doubled)
+        (out_channels, in_channels), kernel = self.weight.shape[:2], tuple(self.weight.shape[2:])
+        return ConvConductance(in_channels, out_channels, kernel, stride=self.stride, padding=self.padding, doubled=doubled)
+
 
 @final
-class Convolution1d(_Convolution):
+class Convolution1d(BaseConvolution):
     """A convolutional edge between sequences, layers of shape (channels, length); arguments are those of `nn.Conv1d`."""
 
     directions: ClassVar[int] = 1
@@ -256,7 +265,7 @@ class _PooledContact(Contact):
 
     lasting: ClassVar[bool] = True
 
-    def __init__(self, edge: _Convolution, pre: Tensor, pool: Pool) -> None:
+    def __init__(self, edge: BaseConvolution, pre: Tensor, pool: Pool) -> None:
         convolved = edge.convolve(pre)
         self.pooled, positions = pool.pooled(convolved)
         known = () if positions is None else (positions,)

@@ -58,6 +58,10 @@ class Crossbar(Interaction):
     def down(self, pre: Tensor, post: Tensor) -> Tensor:
         """The current into the nodes below while those are at zero volts; of `pre` it takes the shape alone."""
 
+    def with_down(self, current: Tensor, pre: Tensor, post: Tensor, factor: float) -> Tensor:
+        """A current with so many times the one down, in a tensor of its own."""
+        return torch.add(current, self.down(pre, post), alpha=factor)
+
     @abstractmethod
     def energy_gradient(self, pre: Tensor, moved: Tensor | None, post: Pair, weights: Tensor | None) -> dict[str, Tensor]:
         r"""The derivative of the weighted sum of the change of $E$ between two states, for parameters that want one.

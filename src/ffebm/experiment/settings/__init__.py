@@ -2,12 +2,14 @@
 
 from ffebm.experiment.settings.reading import IdleError, SettingsError, read_settings, settings_from
 from ffebm.experiment.settings.reference import documented
+from ffebm.experiment.settings.resistive import Resistive
 from ffebm.experiment.settings.sections import Gradient, Model, Score, Settings, Trainer
 
 __all__ = [
     "Gradient",
     "IdleError",
     "Model",
+    "Resistive",
     "Score",
     "Settings",
     "SettingsError",

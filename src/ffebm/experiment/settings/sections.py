@@ -14,6 +14,7 @@ from ffebm.checks import brief
 from ffebm.experiment.files import write_atomically
 from ffebm.experiment.settings.duration import in_words
 from ffebm.experiment.settings.paths import absolute
+from ffebm.experiment.settings.resistive import Resistive
 from ffebm.experiment.settings.section import Section
 from ffebm.rules import Order, block_sizes, check_skips, free_order
 
@@ -119,6 +120,12 @@ class Model(Section):
         default=None, gt=0, description="V of the Gaussian orthogonal ensemble; none for torch's default"
     )
     nudge: Literal["elastic", "stationary"] = Field(default="elastic", description="how the last block is nudged")
+    readout: Literal["linear", "direct"] = Field(
+        default="linear", description="behind the last block; direct: its last layer has a unit for each class"
+    )
+    criterion: Literal["cross-entropy", "squared"] = Field(
+        default="cross-entropy", description="what is learnt by; squared: half the squared distance to 1 for the class, else 0"
+    )
 
     @field_validator("skips")
     @classmethod
@@ -356,12 +363,26 @@ class Settings(Section):
     )
     data: Data = Data()
     model: Model = Model()
+    resistive: Resistive = Resistive()
     relaxation: Relaxation = Relaxation()
     gradient: Gradient = Gradient()
     optimiser: Optimiser = Optimiser()
     trainer: Trainer = Trainer()
     parts: Parts = Parts()
     paper: Paper | None = None
+
+    @model_validator(mode="after")
+    def _circuits_fit(self) -> Self:
+        circuits = self.resistive.blocks
+        if isinstance(circuits, list) and max(circuits, default=0) > self.model.blocks:
+            raise ValueError(f"`resistive.blocks` names block {max(circuits)}, and there are {self.model.blocks}")
+        return self
+
+    @property
+    def settles(self) -> bool:
+        """Whether blocks do whatever they learn: all have a limit, or are circuits."""
+        blocks = range(1, self.model.blocks + 1)
+        return self.model.max_contraction is not None or all(map(self.resistive.is_circuit, blocks))
 
     @property
     def calibrates(self) -> bool:
@@ -386,7 +407,7 @@ class Settings(Section):
     @property
     def _nudging(self) -> Gradient:
         """The gradient with the variant and the order that suit the blocks, where they are left open."""
-        limited = self.model.max_contraction is not None
+        limited = self.settles
         variant = self.gradient.variant or ("small-signal" if limited else "centered")
         # Errors go down. Backprop runs through recorded sweeps in reverse, so those go up.
         by_layer: Order | None = ("downward" if self.gradient.kind == "ep" else "upward") if limited else None
