@@ -187,7 +187,9 @@ def _readout(kind: Readout, shape: Shape, classes: int) -> nn.Module:
     if kind == "linear":
         return nn.Sequential(nn.Flatten(), nn.Linear(units, classes))
     if units != classes:
-        raise ValueError(f'With readout="direct" the last layer is the logits: it has {units} units, and there are {classes} classes.')
+        raise ValueError(
+            f'With readout="direct" the last layer is the logits: it has {units} units, and there are {classes} classes.'
+        )
     return nn.Flatten()
 
 

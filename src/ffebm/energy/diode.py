@@ -24,8 +24,8 @@ CHARGE = 1.602176634e-19  # coulombs of an electron
 class Diode(ABC):
     r"""A diode at every node, by the current $i(u)$ that it lets through at the voltage $u$ in its forward direction.
 
-    At a node of sign $+1$ it leads from ground to the node, $u = -v$, and keeps $v$ from falling much below zero. At one of sign
-    $-1$ it leads to ground, $u = v$. A node of sign 0 has none. The energy gains the co-content $\int_0^u i$.
+    At a node of sign $+1$ it leads from ground to the node, $u = -v$, and keeps $v$ from falling much below zero. At one of
+    sign $-1$ it leads to ground, $u = v$. A node of sign 0 has none. The energy gains the co-content $\int_0^u i$.
 
     Voltages, conductances and signs are tensors that broadcast; voltages are in the units of the block.
     """
@@ -38,7 +38,7 @@ class Diode(ABC):
 
     @abstractmethod
     def settle(self, target: Tensor, load: Tensor, signs: Tensor) -> Tensor:
-        r"""Where a node comes to rest that a conductance $a$ draws to $t$: the minimum of $\tfrac a2 (v - t)^2$ + co-content."""
+        r"""Where a node rests that a conductance $a$ draws to $t$: the minimum of $\tfrac a2 (v - t)^2$ + co-content."""
 
     @abstractmethod
     def current(self, voltage: Tensor, signs: Tensor) -> Tensor:

@@ -171,6 +171,10 @@ class Energy(nn.Module, ABC):
         pairs = [(s + step / 2, s - step / 2) for s, step in zip(state, moved, strict=True)]
         return self.contrast_gradient(tuple(high for high, _ in pairs), tuple(low for _, low in pairs), x, weights)
 
+    def certified(self, shape: Sequence[int]) -> Certificate | None:
+        """What is known without the gains of edges about how it settles, for inputs of this shape; None where nothing is."""
+        return None
+
     def ties(self, shape: Sequence[int]) -> list[tuple[Edge, Shape]]:
         """The edges that a certificate asks for the gains of, each with the shape below it, for an input of this shape."""
         return []

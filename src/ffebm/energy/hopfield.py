@@ -193,7 +193,7 @@ class Hopfield(Energy):
                 "average pooling, or another stencil, for example `Stencil.centered()`."
             )
 
-        def respond_(current: Tensor, layer: int, x: Tensor) -> Tensor:
+        def respond_(current: Tensor, layer: int, x: Tensor) -> Tensor:  # noqa: ARG001
             return self.activations[layer].respond_(current, state[layer])
 
         return Tangent(self, [Edge(pre, post, edge.without_bias()) for pre, post, edge in latched.graph], state, respond_)

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from ffebm.checks import brief, check_choice, check_type
 from ffebm.derivative import input_wanted, wanted
-from ffebm.energy.diode import Diode, Ideal, walls
+from ffebm.energy.certificate import Certificate
+from ffebm.energy.diode import Diode, Ideal
 from ffebm.energy.energy import Energy, Session
 from ffebm.energy.graph import Edge
+from ffebm.energy.kirchhoff import Kirchhoff
 from ffebm.energy.rails import Pattern, Rails
 from ffebm.energy.scale import Scale
 from ffebm.energy.tangent import Tangent
@@ -21,7 +23,7 @@ from ffebm.errors import block_name
 from ffebm.interaction import Crossbar, Shape
 from ffebm.interaction.pair import Pair, mean_and_difference
 from ffebm.state import State, dot, per_sample
-from ffebm.tracing import numberless, transforming
+from ffebm.tracing import numberless
 
 __all__ = ["Gain", "Link", "Resistive"]
 __dir__ = __all__.copy
@@ -45,7 +47,8 @@ class Resistive(Energy):
     r"""A deep resistive network: layers of nodes with crossbars between them, a diode at every hidden node.
 
     $$E = \sum_\ell c_\ell \Big[ \tfrac12 \sum_{ij} g^\ell_{ij} (A_\ell v^{\ell-1}_i - v^\ell_j)^2 - b^\ell \cdot v^\ell
-    + \tfrac12 g_0 \lVert v^\ell \rVert^2 + \text{co-content of diodes} \Big], \qquad c_{\ell+1} / c_\ell = B_{\ell+1} / A_{\ell+1}$$
+    + \tfrac12 g_0 \lVert v^\ell \rVert^2 + \text{co-content of diodes} \Big],
+    \qquad c_{\ell+1} / c_\ell = B_{\ell+1} / A_{\ell+1}$$
 
     Its minimum over the voltages is where Kirchhoff's current law holds at every node. It is strictly convex, so there is one.
     The last layer counts $c_L = 1$, so a nudge and a loss there mean what they mean in other blocks.
@@ -166,10 +169,10 @@ class Resistive(Energy):
         return energy
 
     def minimise(self, layer: int, state: State, x: Tensor, force: Tensor | None = None, omega: float = 1.0) -> Tensor:
-        return Circuit(self, x).minimise(layer, state, x, force, omega)
+        return Kirchhoff(self, x).minimise(layer, state, x, force, omega)
 
     def session(self, x: Tensor, start: State, *, fresh: bool = False) -> Session:
-        return Circuit(self, x)
+        return Kirchhoff(self, x)
 
     def contrast_gradient(self, high: State, low: State, x: Tensor, weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         return self._between([mean_and_difference(*layers) for layers in zip(high, low, strict=True)], x, weights)
@@ -207,7 +210,7 @@ class Resistive(Energy):
 
         def respond_(current: Tensor, layer: int, x: Tensor) -> Tensor:
             if layer not in slopes:
-                v, load = state[layer], Circuit(self, x).load(layer, state)
+                v, load = state[layer], Kirchhoff(self, x).load(layer, state)
                 slopes[layer] = diode.slope(v, load, self.rails[layer].signs(tuple(v.shape[1:]), v))
             return current.mul_(slopes[layer])
 
@@ -228,6 +231,24 @@ class Resistive(Energy):
             least, most = weight.aminmax()
             if not bool((least >= low) & (most <= high)):  # changed only where it must be: autograd may hold it
                 weight.clamp_(low, high)
+
+    @torch.no_grad()
+    def certified(self, shape: Sequence[int]) -> Certificate:
+        """Every node is drawn to a mean of its neighbours' voltages and of fixed ones, so sweeps settle whatever is learnt."""
+        start = self.init_state(next(self.parameters(), torch.empty(())).new_zeros(1, *shape))
+        if len(start) == 1:
+            return Certificate(((0.0,),), ((0,),))
+        circuit = Kirchhoff(self, start[0].new_zeros(1, *shape))
+        loads = [circuit.load(layer, start) for layer in range(len(start))]
+        spans = [[(self.layer_weight(layer) * end).sqrt().item() for end in load.aminmax()] for layer, load in enumerate(loads)]
+        gain = circuit.gain(start)
+        return Certificate(
+            ((0.0, gain), (gain, 0.0)),
+            ((0,), (1,)),
+            scales=tuple(most for _, most in spans),
+            least=tuple(least for least, _ in spans),
+            rows=tuple(layer % 2 for layer in range(len(start))),
+        )
 
     @torch.no_grad()
     def power(self, state: State, x: Tensor) -> Tensor:
@@ -259,84 +280,6 @@ class Resistive(Energy):
     def extra_repr(self) -> str:
         gains = "" if set(self.gains) <= {(1.0, 1.0)} else f", gain={self.gains}"
         return f"input={self.input!r}, rails=[{', '.join(map(str, self.rails))}]{gains}, diode={self.diode}"
-
-
-class Circuit(Session):
-    """A resistive network while it relaxes: what the input drives, and what loads a node, is known after the first time."""
-
-    energy: Resistive
-
-    def __init__(self, energy: Resistive, x: Tensor) -> None:
-        super().__init__(energy)
-        self._x = x
-        self._links = energy.links
-        self._diode = energy.diode_in_units
-        self._loads: dict[int, Tensor] = {}
-        self._sides: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
-        self._entering: Tensor | None = None
-        self._in_place = not (torch.is_grad_enabled() or transforming())
-
-    def minimise(self, layer: int, state: State, x: Tensor, force: Tensor | None = None, omega: float = 1.0) -> Tensor:
-        current = self._current(layer, state)
-        if force is not None:
-            current = current - self.energy.as_current(force, layer)
-        load = self.load(layer, state)
-        if layer not in self._sides:
-            signs = self.energy.rails[layer].signs(tuple(current.shape[1:]), current)
-            self._sides[layer] = signs, *walls(signs, current)
-        signs, low, high = self._sides[layer]
-        if not self._in_place:
-            target = current / load
-            if omega != 1:
-                # As far beyond, with a conductance as much smaller: whatever the diode, the energy never rises.
-                target, load = torch.lerp(state[layer], target, omega), load / omega
-            return self._diode.settle(target, load, signs)
-        target = current.div_(load)
-        if omega != 1:
-            torch.lerp(state[layer], target, omega, out=target)
-        if not self._diode.rigid:
-            return self._diode.settle(target, load / omega, signs)
-        return target if self.energy.rails[layer].pattern == "free" else target.clamp_(low, high)
-
-    def load(self, layer: int, state: State) -> Tensor:
-        """The conductance that every node of a layer sees."""
-        if layer not in self._loads:
-            shapes = [tuple(v.shape[1:]) for v in state]
-            load: Tensor | None = None
-            for crossbar, pre, post, forward, backward in self._links:
-                if post == layer:
-                    above = crossbar.load_above(shapes[pre] if pre >= 0 else tuple(self._x.shape[1:]))
-                    load = above if load is None else load + above
-                if pre == layer:
-                    below = forward * backward * crossbar.load_below(shapes[pre])
-                    load = below if load is None else load + below
-            leak = self.energy.leaks[layer]
-            self._loads[layer] = state[layer].new_full((1,), leak) if load is None else load + leak if leak else load
-        return self._loads[layer]
-
-    def _current(self, layer: int, state: State) -> Tensor:
-        """What flows into the nodes of a layer, were they at zero volts."""
-        total = self._from_input() if layer == 0 else None
-        shared = self._in_place and layer == 0  # what the input drives serves the next sweep
-        for crossbar, pre, post, forward, backward in self._links:
-            if post == layer and pre >= 0:
-                up = crossbar.up(state[pre] if forward == 1 else forward * state[pre])
-                total = up if total is None else total + up
-            if pre == layer:
-                assert total is not None, "the input drives the first layer, and a crossbar every other"
-                total = crossbar.with_down(total, state[pre], state[post], backward)
-                shared = False
-        assert total is not None
-        return total.clone() if shared else total
-
-    def _from_input(self) -> Tensor:
-        if self._entering is None:
-            if self.energy.input == "voltage":
-                crossbar, *_, forward, _ = self._links[0]
-                self._entering = crossbar.up(self._x if forward == 1 else forward * self._x)
-            else:
-                self._entering = self._x
-        return self._entering
 
 
 def _half_squares(v: Tensor, loads: Tensor) -> Tensor:
