@@ -70,8 +70,8 @@ def build(
         wiring: of blocks that are circuits, one for all, or one for each block and None where it is not: see `Wiring`. Rails
             bound their layers, not activations; they settle without a limit.
         batch_norm: whether a stage normalises, one answer for all or one per block. Where it does not, it has a bias.
-        relax: how free equilibria are found. None is 20 sweeps: layer by layer, `order="upward"`, where blocks have a limit,
-            and odd layers before even ones, as in the paper, where they have none.
+        relax: how free equilibria are found. None is 20 sweeps: layer by layer, `order="upward"`, where all blocks have a limit
+            or are circuits, and odd layers before even ones, as in the paper, where they have none.
         estimator: one for all, or one per block. None is equilibrium propagation: by one nudge, `Stencil.small_signal()`, where
             blocks have a limit, or are circuits, and so settle; centered where they have none.
         readout: `"linear"`, or `"direct"`, where the last layer has a unit for each class, and is the logits.
@@ -87,8 +87,10 @@ def build(
     check_size("classes", classes)
     for layer in layers:
         check_type("layers", layer, Layer, "ConvLayer(32) or DenseLayer(10)")
-    free = FixedPoint(20, order=free_order(max_contraction)) if relax is None else relax
     sizes = block_sizes(len(layers), split)
+    wirings = _per_block("wiring", wiring, len(sizes))
+    settle = max_contraction is not None or None not in wirings
+    free = FixedPoint(20, order=free_order(settle)) if relax is None else relax
     check_skips([(number - back, number) for number, layer in enumerate(layers, 1) for back in layer.skips], sizes)
     count = len(sizes)
     stages: list[nn.Module] = []
@@ -97,7 +99,6 @@ def build(
     shapes: list[Shape] = []  # of what enters each block
     outputs = _per_block("output_activation", output_activation, count)
     norms = _per_block("batch_norm", batch_norm, count)
-    wirings = _per_block("wiring", wiring, count)
     chosen = [_by_nudges(max_contraction is not None or wired is not None) for wired in wirings]
     estimators = _per_block("estimator", chosen if estimator is None else estimator, count)
     for gradient in estimators:

@@ -41,6 +41,7 @@ class Energy(nn.Module, ABC):
     """
 
     output_layer: int = -1  # that a block returns, and that errors enter
+    always_settles: bool = False  # whether sweeps do, in one equilibrium, whatever the weights
 
     def __init_subclass__(cls) -> None:
         refuse_old_names(cls, held="latched")

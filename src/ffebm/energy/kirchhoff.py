@@ -22,13 +22,18 @@ ITERATIONS, CLOSE = 500, 1e-3  # of `gain`, at most, and how close the two bound
 
 
 class Kirchhoff(Session):
-    """A resistive network while it relaxes: what the input drives, and what loads a node, is known after the first time."""
+    """A resistive network while it relaxes: what the input drives, and what loads a node, is known after the first time.
+
+    Args:
+        start: the voltages where sweeps begin, if those are zero: nothing flows down from a layer that is still there.
+    """
 
     energy: Resistive
 
-    def __init__(self, energy: Resistive, x: Tensor) -> None:
+    def __init__(self, energy: Resistive, x: Tensor, start: State = ()) -> None:
         super().__init__(energy)
         self._x = x
+        self._start = start
         self._links = energy.links
         self._diode = energy.diode_in_units
         self._loads: dict[int, Tensor] = {}
@@ -82,7 +87,7 @@ class Kirchhoff(Session):
             if post == layer and pre >= 0:
                 up = crossbar.up(state[pre] if forward == 1 else forward * state[pre])
                 total = up if total is None else total + up
-            if pre == layer:
+            if pre == layer and not (self._start and state[post] is self._start[post]):
                 assert total is not None, "the input drives the first layer, and a crossbar every other"
                 total = crossbar.with_down(total, state[pre], state[post], backward)
                 shared = False

@@ -70,6 +70,8 @@ class Resistive(Energy):
         scale: what a conductance of 1 and a voltage of 1 are in siemens and volts, for diodes, powers and netlists.
     """
 
+    always_settles = True
+
     def __init__(
         self,
         crossbars: Sequence[Crossbar],
@@ -97,7 +99,7 @@ class Resistive(Energy):
                 'Only the crossbar that input="voltage" enters by can be doubled: nothing inverts the voltages of other nodes.'
             )
         every = ["half"] * (layers - 1) + ["free"] if rails is None else rails
-        kept = [Rails.of(each) for each in _per_layer("rails", every, layers, isinstance(every, str | Rails))]
+        kept = [Rails.of(each) for each in _per_layer("rails", every, layers, not isinstance(every, list | tuple))]
         super().__init__([each.activation(diode) for each in kept])
         self.crossbars = nn.ModuleList(crossbars)
         self.input = input
@@ -133,6 +135,11 @@ class Resistive(Energy):
             Link(crossbar, pre, pre + 1, forward, backward)
             for pre, (crossbar, (forward, backward)) in enumerate(zip(crossbars, gains, strict=True), first)
         ]
+
+    @property
+    def graph(self) -> list[Edge]:
+        """The crossbars between layers, with the layers that they lie between."""
+        return [Edge(pre, post, crossbar) for crossbar, pre, post, *_ in self.links if pre >= 0]
 
     def layer_shapes(self, shape: Sequence[int]) -> list[Shape]:
         """The shape of every layer, without the batch, for an input of this shape."""
@@ -172,7 +179,7 @@ class Resistive(Energy):
         return Kirchhoff(self, x).minimise(layer, state, x, force, omega)
 
     def session(self, x: Tensor, start: State, *, fresh: bool = False) -> Session:
-        return Kirchhoff(self, x)
+        return Kirchhoff(self, x, start if fresh else ())
 
     def contrast_gradient(self, high: State, low: State, x: Tensor, weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         return self._between([mean_and_difference(*layers) for layers in zip(high, low, strict=True)], x, weights)

@@ -15,6 +15,8 @@ from ffebm.interaction import Interaction
 __all__ = ["Wiring"]
 __dir__ = __all__.copy
 
+IDEAL, UNITS = Ideal(), Scale()
+
 
 @final
 @dataclass(frozen=True)
@@ -31,10 +33,10 @@ class Wiring:
     doubled: bool = True
     gain: Gain = (1.0, 1.0)
     input_gain: float = 1.0
-    diode: Diode = Ideal()
+    diode: Diode = IDEAL
     leak: float | None = None
     bounds: tuple[float, float] = (1e-6, math.inf)
-    scale: Scale = Scale()
+    scale: Scale = UNITS
 
     @property
     def held(self) -> bool:

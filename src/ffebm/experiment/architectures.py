@@ -47,9 +47,12 @@ def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: 
         )
         for number, (size, stride) in enumerate(zip(model.channels, strides, strict=True), 1)
     ]
+    widths = [model.width] * len(model.dense)
+    if model.readout == "direct":
+        widths[-1:] = [1.0]  # its last layer has a unit for each class
     layers += [
-        DenseLayer(_scaled(size, model.width), skip=skips.get(number, ()))
-        for number, size in enumerate(model.dense, len(model.channels) + 1)
+        DenseLayer(_scaled(size, width), skip=skips.get(number, ()))
+        for number, (size, width) in enumerate(zip(model.dense, widths, strict=True), len(model.channels) + 1)
     ]
     hard = clamp(model.slope)
     # The gain of a convolution grows with the square root of its channels: fewer of them get larger weights.

@@ -69,6 +69,7 @@ class Data(Section):
         default=0, ge=0, le=1024, description="random crops after padding edges by this many pixels; 0 for none"
     )
     flip: bool = Field(default=False, description="mirror every second image, at random")
+    normalise: bool = Field(default=True, description="bring pixels to mean 0 and spread 1, by channel; else 0 to 1")
     workers: int = Field(default=0, ge=0, le=1024, description="processes that prepare batches; the batches are the same")
 
     def at(self, root: Path) -> Data:
@@ -402,7 +403,7 @@ class Settings(Section):
     @property
     def _relaxing(self) -> Relaxation:
         """The free phase with the order that suits the blocks, where it is left open."""
-        return self.relaxation.model_copy(update={"order": self.relaxation.order or free_order(self.model.max_contraction)})
+        return self.relaxation.model_copy(update={"order": self.relaxation.order or free_order(self.settles)})
 
     @property
     def _nudging(self) -> Gradient:
