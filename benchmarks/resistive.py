@@ -1,4 +1,6 @@
-"""What a relaxation of a deep resistive network costs beside the matrix products that it cannot avoid. Writes a Markdown file:
+"""What a relaxation of a deep resistive network costs beside the matrix products that it cannot avoid.
+
+Writes a Markdown file:
 
     python benchmarks/resistive.py [--out results/resistive.md]
 
@@ -11,6 +13,7 @@ import argparse
 import platform
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -52,17 +55,14 @@ def main() -> None:
 
 
 def row(sizes: tuple[int, ...], batch: int) -> str:
-    crossbars = [
-        Conductance(below, above, doubled=number == 0)
-        for number, (below, above) in enumerate(zip(sizes, sizes[1:], strict=False))
-    ]
+    crossbars = [Conductance(below, above, doubled=number == 0) for number, (below, above) in enumerate(pairwise(sizes))]
     energy = Resistive(crossbars, input="voltage", input_gain=480.0)
     free = FixedPoint(SWEEPS)
     nudged = EquilibriumPropagation(FixedPoint(NUDGED, order="output-first"), beta=0.5)
     block = EnergyBlock(energy, free, nudged, unsettled="ignore")
     x, error = torch.rand(batch, sizes[0]), torch.randn(batch, sizes[-1])
     layers = [torch.rand(batch, size) for size in sizes]
-    weights = [torch.rand(above, below) for below, above in zip(sizes, sizes[1:], strict=False)]
+    weights = [torch.rand(above, below) for below, above in pairwise(sizes)]
 
     def input_product() -> None:
         torch.mm(layers[0], weights[0].T)

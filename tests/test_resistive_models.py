@@ -133,6 +133,43 @@ def test_a_parametrised_or_pruned_crossbar_trains_like_any_other() -> None:
     assert not torch.allclose(settled(energy, x)[-1], settled(free, x)[-1])
 
 
+@pytest.mark.parametrize("kind", ["adam", "sgd"])
+def test_a_run_that_goes_on_from_a_state_dict_takes_the_same_steps(kind: str) -> None:
+    """Conductances may be saved out of bounds, before the pass that brings them back."""
+    x, y = torch.rand(32, 6), torch.arange(32) % 3
+
+    def fresh() -> tuple[EnergyBlock, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        block = EnergyBlock(Net(sizes=(6, 8, 3)).build()[0].float(), estimator=SMALL)
+        parameters = block.parameters()
+        return block, torch.optim.Adam(parameters, lr=0.1) if kind == "adam" else torch.optim.SGD(parameters, 5.0, 0.9)
+
+    def steps(block: EnergyBlock, optimiser: torch.optim.Optimizer, count: int) -> None:
+        for _ in range(count):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(block(x), y).backward()
+            optimiser.step()
+
+    whole, optimiser = fresh()
+    steps(whole, optimiser, 3)
+    assert any((p < 0).any() for name, p in whole.named_parameters() if "weight" in name), "a step went too far"
+    saved = deepcopy((whole.state_dict(), optimiser.state_dict()))
+    steps(whole, optimiser, 3)
+    resumed, optimiser = fresh()
+    resumed.load_state_dict(saved[0])
+    optimiser.load_state_dict(saved[1])
+    steps(resumed, optimiser, 3)
+    for ours, theirs in zip(resumed.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_an_exported_circuit_says_the_same() -> None:
+    block = EnergyBlock(Net(leak=0.3).build()[0].float(), FixedPoint(5)).eval()
+    x = torch.rand(4, 4)
+    program = torch.export.export(block, (x,))
+    torch.testing.assert_close(program.module()(x), block(x))
+
+
 class Exponentials(nn.Module):
     def forward(self, logarithm: Tensor) -> Tensor:
         return logarithm.exp()

@@ -99,8 +99,8 @@ def build(
     shapes: list[Shape] = []  # of what enters each block
     outputs = _per_block("output_activation", output_activation, count)
     norms = _per_block("batch_norm", batch_norm, count)
-    chosen = [_by_nudges(max_contraction is not None or wired is not None) for wired in wirings]
-    estimators = _per_block("estimator", chosen if estimator is None else estimator, count)
+    by_nudges = [_by_nudges(max_contraction is not None or wired is not None) for wired in wirings]
+    estimators = by_nudges if estimator is None else _per_block("estimator", estimator, count)
     for gradient in estimators:
         check_type("estimator", gradient, GradientEstimator, "EquilibriumPropagation()")
     parts = zip(sizes, outputs, norms, estimators, wirings, strict=True)

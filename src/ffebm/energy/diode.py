@@ -13,7 +13,7 @@ from torch import Tensor
 from ffebm.checks import brief
 from ffebm.energy.scale import Scale
 
-__all__ = ["Diode", "Exponential", "Ideal", "Threshold"]
+__all__ = ["Diode", "Exponential", "Ideal", "Threshold", "walls"]
 __dir__ = __all__.copy
 
 BOLTZMANN = 1.380649e-23  # joules a kelvin

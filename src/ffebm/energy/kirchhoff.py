@@ -10,7 +10,7 @@ from torch import Tensor
 from ffebm.energy.diode import walls
 from ffebm.energy.energy import Session
 from ffebm.state import State
-from ffebm.tracing import transforming
+from ffebm.tracing import exporting, transforming
 
 if TYPE_CHECKING:
     from ffebm.energy.resistive import Resistive
@@ -39,7 +39,7 @@ class Kirchhoff(Session):
         self._loads: dict[int, Tensor] = {}
         self._sides: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         self._entering: Tensor | None = None
-        self._in_place = not (torch.is_grad_enabled() or transforming())
+        self._in_place = not (torch.is_grad_enabled() or transforming() or exporting())
 
     def minimise(self, layer: int, state: State, x: Tensor, force: Tensor | None = None, omega: float = 1.0) -> Tensor:
         current = self._current(layer, state)
@@ -111,6 +111,7 @@ class Kirchhoff(Session):
         amplifiers. Whatever the numbers $u > 0$, it is at most $\max_i (H u)_i / u_i$, after Collatz and Wielandt.
         """
         layers = [torch.ones_like(v[:1]) for v in state]
+        high = state[0].new_full((), torch.inf)
         for _ in range(ITERATIONS):
             before = layers[::2]
             for first in (1, 0):

@@ -20,7 +20,7 @@ __dir__ = __all__.copy
 
 
 @final
-class ConvConductance(BaseConvolution, Crossbar):
+class ConvConductance(BaseConvolution, Crossbar):  # pyright: ignore[reportIncompatibleVariableOverride, reportIncompatibleMethodOverride]
     """The same small crossbar at every place of an image, as in a convolution. Beyond the edges of the image is nothing.
 
     So nodes at the edges see fewer resistors.
