@@ -52,10 +52,13 @@ PRINTED = {
 }
 
 
+SHAPES = {"digits": (1, 8, 8), "mnist": (1, 28, 28)}
+
+
 def test_every_row_of_the_papers_tables_is_a_preset() -> None:
-    others = ("digits", "cifar10-residual", "cifar10-small")
+    others = ("digits", "digits-mixed", "digits-resistive", "mnist-drn-1h", "cifar10-residual", "cifar10-small")
     assert [name for name in preset_names() if name not in (*others, "folder")] == list(PRINTED)
-    assert tuple(preset_names()[:3]) == others
+    assert tuple(preset_names()[:6]) == others
     assert preset_names()[-1] == "folder"
     for name, (ep, implicit) in PRINTED.items():
         paper = read_preset(name).paper
@@ -66,7 +69,7 @@ def test_every_row_of_the_papers_tables_is_a_preset() -> None:
 @pytest.mark.parametrize("name", preset_names())
 def test_presets_build_the_net_they_name(name: str) -> None:
     settings = read_preset(name, ["model.width=0.03125"])
-    shape, classes = ((1, 8, 8), 10) if name == "digits" else ((3, 32, 32), 10)
+    shape, classes = SHAPES.get(settings.data.name, (3, 32, 32)), 10
     model = build_model(settings, shape, classes)
     sizes = [len(block.energy.activations) for _, block in model.chain]
     if depth := re.search(r"-l(\d+)", name):
@@ -132,7 +135,7 @@ def clamped_outputs(settings: Settings) -> list[int]:
 @pytest.mark.parametrize("name", preset_names())
 def test_no_preset_has_max_pooling_below_a_layer_that_may_be_negative(name: str) -> None:
     settings = read_preset(name, ["model.width=0.03125"])
-    for _, block in build_model(settings, (1, 8, 8) if name == "digits" else (3, 32, 32), 10).chain:
+    for _, block in build_model(settings, SHAPES.get(settings.data.name, (3, 32, 32)), 10).chain:
         energy = block.energy
         assert not any(edge.chooses and energy.activations[post].signed for _, post, edge in energy.graph)
 

@@ -15,7 +15,20 @@ if TYPE_CHECKING:
     from ffebm.block import AnalogBlock as AnalogBlock, EnergyBlock as EnergyBlock, SystemBlock as SystemBlock
     from ffebm.builder import ConvLayer as ConvLayer, DenseLayer as DenseLayer, build as build
     from ffebm.calibration import Calibration as Calibration, calibrate as calibrate
-    from ffebm.energy import Edge as Edge, Energy as Energy, Hopfield as Hopfield, Session as Session, State as State
+    from ffebm.energy import (
+        Edge as Edge,
+        Energy as Energy,
+        Exponential as Exponential,
+        Hopfield as Hopfield,
+        Ideal as Ideal,
+        Rails as Rails,
+        Resistive as Resistive,
+        Scale as Scale,
+        Session as Session,
+        State as State,
+        Threshold as Threshold,
+        Wiring as Wiring,
+    )
     from ffebm.errors import (
         DivergenceError as DivergenceError,
         UnsettledError as UnsettledError,
@@ -51,6 +64,8 @@ if TYPE_CHECKING:
     )
     from ffebm.initialisation import goe_ as goe_, initialise as initialise
     from ffebm.interaction import (
+        Conductance as Conductance,
+        ConvConductance as ConvConductance,
         Convolution as Convolution,
         Convolution1d as Convolution1d,
         Dense as Dense,
@@ -71,7 +86,7 @@ _HOMES = {
     "block": "AnalogBlock EnergyBlock SystemBlock",
     "builder": "ConvLayer DenseLayer build",
     "calibration": "Calibration calibrate",
-    "energy": "Edge Energy Hopfield Session State",
+    "energy": "Edge Energy Exponential Hopfield Ideal Rails Resistive Scale Session State Threshold Wiring",
     "errors": "DivergenceError UnsettledError UnsettledWarning",
     "feedforward": "Feedforward",
     "gradient": "AutomaticBeta BackpropThroughTime EquilibriumPropagation GradientEstimator Gradients ImplicitEstimator "
@@ -79,7 +94,7 @@ _HOMES = {
     "hardware": "Converter Device Drift Hardware Levels Mismatch PhaseChange ProgrammingNoise Pulses ReadNoise "
     "ResistiveMemory SettleTime StuckCells WireResistance",
     "initialisation": "goe_ initialise",
-    "interaction": "Convolution Convolution1d Dense Interaction",
+    "interaction": "Conductance ConvConductance Convolution Convolution1d Dense Interaction",
     "loading": "load",
     "model": "FFEBM",
     "nonreciprocal": "NonReciprocal",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar, get_args
 
 from torch import Tensor, nn
 
 from ffebm.activation import Activation, clamp, identity
 from ffebm.block import EnergyBlock, Unsettled
-from ffebm.checks import check_size, check_type
-from ffebm.energy import Edge, Energy, Hopfield
+from ffebm.checks import check_choice, check_size, check_type
+from ffebm.energy import Edge, Energy, Hopfield, Wiring
 from ffebm.feedforward import Feedforward
 from ffebm.gradient import EquilibriumPropagation, GradientEstimator
 from ffebm.initialisation import initialise
@@ -27,6 +27,7 @@ __all__ = ["ConvLayer", "DenseLayer", "Layer", "build"]
 __dir__ = __all__.copy
 
 T = TypeVar("T")
+Readout = Literal["linear", "direct"]
 
 
 def build(
@@ -39,10 +40,12 @@ def build(
     output_activation: Activation | Sequence[Activation | None] | None = None,
     feedback: float | None = None,
     energy: Callable[..., Energy] = Hopfield,
+    wiring: Wiring | Sequence[Wiring | None] | None = None,
     batch_norm: bool | Sequence[bool] = True,
     relax: Relaxation | None = None,
     estimator: GradientEstimator | Sequence[GradientEstimator] | None = None,
     criterion: Criterion | None = None,
+    readout: Readout = "linear",
     nudge: LastNudge | None = None,
     weights: Callable[[Tensor], object] | None = None,
     unsettled: Unsettled = "warn",
@@ -54,7 +57,7 @@ def build(
 
     The connection *into* the first layer of each block is digital: convolution, pooling, batch-norm, which is the stage
     $F^k$. Those between the layers of a block are analog, skip connections (`ConvLayer(32, skip=2)`) among them. A flatten
-    and a linear layer read out the last block.
+    and a linear layer read out the last block. A block with a `wiring` is a resistive network of the same layers.
 
     Args:
         input_shape: of one sample, such as (3, 32, 32).
@@ -66,11 +69,14 @@ def build(
         feedback: how much of a current comes back, ε, in every block: see `Hopfield`. 1 is the paper's. None is 1 too, but less
             in blocks with a limit that would let little pass on: see `ffebm.limit.feedback_within`.
         energy: makes the energy of every block; it is called as `Hopfield` is, with interactions, activations and `feedback`.
+        wiring: of blocks that are circuits, one for all, or one for each block and None where it is not: see `Wiring`. Rails
+            bound their layers, not activations; they settle without a limit.
         batch_norm: whether a stage normalises, one answer for all or one per block. Where it does not, it has a bias.
-        relax: how free equilibria are found. None is 20 sweeps: layer by layer, `order="upward"`, where blocks have a limit,
-            and odd layers before even ones, as in the paper, where they have none.
+        relax: how free equilibria are found. None is 20 sweeps: layer by layer, `order="upward"`, where all blocks have a limit
+            or are circuits, and odd layers before even ones, as in the paper, where they have none.
         estimator: one for all, or one per block. None is equilibrium propagation: by one nudge, `Stencil.small_signal()`, where
-            blocks have a limit and so settle, and centered where they have none, or run on hardware.
+            blocks have a limit, or are circuits, and so settle; centered where they do not, or run on hardware.
+        readout: `"linear"`, or `"direct"`, where the last layer has a unit for each class, and is the logits.
         nudge: of the last block, see `FFEBM`. None is `"elastic"`, but `"stationary"` on hardware: an elastic one goes through
             the digital readout at every sweep.
         weights: initialises every convolution in place, for example `functools.partial(goe_, variance=5.9e-5)`.
@@ -86,8 +92,10 @@ def build(
     check_size("classes", classes)
     for layer in layers:
         check_type("layers", layer, Layer, "ConvLayer(32) or DenseLayer(10)")
-    free = FixedPoint(20, order=free_order(max_contraction)) if relax is None else relax
     sizes = block_sizes(len(layers), split)
+    wirings = _per_block("wiring", wiring, len(sizes))
+    settle = max_contraction is not None or None not in wirings
+    free = FixedPoint(20, order=free_order(settle)) if relax is None else relax
     check_skips([(number - back, number) for number, layer in enumerate(layers, 1) for back in layer.skips], sizes)
     count = len(sizes)
     stages: list[nn.Module] = []
@@ -96,29 +104,40 @@ def build(
     shapes: list[Shape] = []  # of what enters each block
     outputs = _per_block("output_activation", output_activation, count)
     norms = _per_block("batch_norm", batch_norm, count)
-    estimators = _per_block("estimator", _by_nudges(max_contraction, hardware) if estimator is None else estimator, count)
+    by_nudges = [_by_nudges(max_contraction is not None or wired is not None, hardware) for wired in wirings]
+    estimators = by_nudges if estimator is None else _per_block("estimator", estimator, count)
     for gradient in estimators:
         check_type("estimator", gradient, GradientEstimator, "EquilibriumPropagation()")
-    for number, (size, output, norm, gradient) in enumerate(zip(sizes, outputs, norms, estimators, strict=True), 1):
+    parts = zip(sizes, outputs, norms, estimators, wirings, strict=True)
+    for number, (size, output, norm, gradient, wired) in enumerate(parts, 1):
         own = layers[(before := sum(sizes[: number - 1])) : before + size]
         connection = own[0].connection(shape, bias=not norm)
-        shape = connection.out_shape(shape)
-        shapes.append(shape)
-        stages.append(Feedforward(connection, _norm(shape) if norm else None))
-        chain, skips, shape = _edges(own, shape, before + 1)
+        below, shape = shape, connection.out_shape(shape)
         name = f"block {number} of {count}"
-        last = _output_activation(chain, activation, name) if output is None else output
-        back = feedback_within(max_contraction, size, faintest=gradient.faintest) if feedback is None else feedback
-        made = energy([*chain, *skips], [*[activation] * (size - 1), last], feedback=back)
-        block = EnergyBlock(
-            made, free, gradient, name=name, unsettled=unsettled, max_contraction=max_contraction, hardware=hardware
-        )
+        chain, skips, reached = _edges(own, shape, before + 1)
+        if wired is None:
+            shapes.append(shape)
+            stages.append(Feedforward(connection, _norm(shape) if norm else None))
+            last = _output_activation(chain, activation, name) if output is None else output
+            back = feedback_within(max_contraction, size, faintest=gradient.faintest) if feedback is None else feedback
+            made = energy([*chain, *skips], [*[activation] * (size - 1), last], feedback=back)
+        else:
+            if skips:
+                raise ValueError(f"{name.capitalize()} is a circuit, and has skip connections: its crossbars are a chain.")
+            shapes.append(below if wired.held else shape)
+            normed = _norm(shapes[-1]) if norm else None
+            stages.append((normed or nn.Identity()) if wired.held else Feedforward(connection, normed))
+            made = wired.energy(connection, chain)
+        shape = reached
+        limit = max_contraction if wired is None else None
+        block = EnergyBlock(made, free, gradient, name=name, unsettled=unsettled, max_contraction=limit, hardware=hardware)
         blocks.append(block)
-    readout = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
+    head = _readout(readout, shape, classes)
     nudge = nudge or ("elastic" if hardware is None else "stationary")
-    model = FFEBM(stages, blocks, readout, criterion, nudge=nudge, input_shape=input_shape, recompute=recompute)
+    model = FFEBM(stages, blocks, head, criterion, nudge=nudge, input_shape=input_shape, recompute=recompute)
     model = model if weights is None else initialise(model, weights)
     for block, entering in zip(blocks, shapes, strict=True):
+        block.energy.confine_()
         if block.limit is not None:
             block.limit.keep(block.energy, entering)
     return model
@@ -164,11 +183,23 @@ def _output_activation(chain: Sequence[Interaction], activation: Activation, blo
     return activation if chain and chain[-1].chooses else identity()
 
 
-def _by_nudges(max_contraction: float | None, hardware: Substrate | None) -> GradientEstimator:
-    if max_contraction is None:
+def _by_nudges(settles: bool, hardware: Substrate | None) -> GradientEstimator:
+    if not settles:
         return EquilibriumPropagation()
     variant = "small-signal" if hardware is None else "centered"  # converters see nothing of what is infinitely small
     return EquilibriumPropagation(FixedPoint(10, order="downward"), variant=variant)
+
+
+def _readout(kind: Readout, shape: Shape, classes: int) -> nn.Module:
+    check_choice("readout", kind, get_args(Readout))
+    units = math.prod(shape)
+    if kind == "linear":
+        return nn.Sequential(nn.Flatten(), nn.Linear(units, classes))
+    if units != classes:
+        raise ValueError(
+            f'With readout="direct" the last layer is the logits: it has {units} units, and there are {classes} classes.'
+        )
+    return nn.Flatten()
 
 
 def _norm(shape: Shape) -> nn.Module:

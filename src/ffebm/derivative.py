@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Gradients", "differentiate", "pulled_back", "wanted"]
+__all__ = ["Gradients", "asking_for_input", "differentiate", "input_wanted", "pulled_back", "wanted"]
 __dir__ = __all__.copy
 
 
@@ -31,6 +33,24 @@ class Gradients(NamedTuple):
         """The same by the names that the parameters have in another module: those with this prefix have the new one instead."""
         names = {name: new + name[len(prefix) :] if name.startswith(prefix) else name for name in self.parameters}
         return Gradients(self.x, {names[name]: gradient for name, gradient in self.parameters.items()})
+
+
+_INPUT = ContextVar("input", default=True)
+
+
+def input_wanted() -> bool:
+    """Whether anybody asks for the derivative by the input of a block: where it costs much, zeros will do if not."""
+    return _INPUT.get()
+
+
+@contextmanager
+def asking_for_input(wanted: bool) -> Iterator[None]:
+    """Say for a while whether anybody does."""
+    token = _INPUT.set(wanted)
+    try:
+        yield
+    finally:
+        _INPUT.reset(token)
 
 
 def wanted(module: nn.Module, prefix: str = "") -> dict[str, Tensor]:

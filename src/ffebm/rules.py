@@ -15,12 +15,12 @@ __dir__ = __all__.copy
 Order = Literal["odd-even", "even-odd", "output-first", "output-last", "upward", "downward", "synchronous"]
 
 
-def free_order(max_contraction: float | None) -> Order:
-    """The order of free sweeps where none is given: the paper's, or layer by layer in blocks with a limit.
+def free_order(settles: bool) -> Order:
+    """The order of free sweeps where none is given: the paper's, or layer by layer in blocks that are sure to settle.
 
     A limit takes feedback from large blocks. They are nearly feedforward then, and settle as soon as a signal has crossed them.
     """
-    return "odd-even" if max_contraction is None else "upward"
+    return "upward" if settles else "odd-even"
 
 
 def block_sizes(layers: int, split: int | Sequence[int]) -> list[int]:

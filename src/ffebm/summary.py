@@ -30,6 +30,8 @@ class Row:
     parameters: int
     macs: int | None  # per sample: of a stage, or of one sweep of a block; None where they are not known
     certificate: Certificate | None = None  # of a block, where something is known
+    limit: float | None = None  # on the contraction of a block
+    settles: bool = False  # whether a block does, whatever its weights
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,9 @@ def summarise(chain: Chain, readout: nn.Module, input_shape: tuple[int, ...]) ->
         shapes = tuple(tuple(s.shape[1:]) for s in state)
         entering = tuple(x.shape[1:])
         macs, promise = block.system.sweep_macs(entering), block.certify(entering)
-        rows.append(Row(f"block {number}", "analog", shapes, _parameters(block), macs, promise))
+        limit = None if block.limit is None else block.limit.max_contraction
+        row = Row(f"block {number}", "analog", shapes, _parameters(block), macs, promise, limit, block.energy.always_settles)
+        rows.append(row)
         output = state[block.output_layer]
     _digital(rows, "readout", readout, output)
     return Summary(tuple(rows))

@@ -96,6 +96,8 @@ class EnergyBlock(AnalogBlock):
         """
         if any(numberless(p) for p in self.parameters()):
             return None
+        if (known := self.energy.certified(shape)) is not None:
+            return known
         try:
             return self.energy.certificate(EdgeGains().measure(in_single(self.energy), shape))
         except TypeError:  # an edge that does not tell its gain
@@ -137,8 +139,17 @@ class EnergyBlock(AnalogBlock):
                 "the hardware away first: `block.put_on(None)`."
             )
 
+    def power(self, x: Tensor) -> Tensor:
+        """What the block dissipates at its free equilibrium, in watts, for every sample: of a circuit, such as `Resistive`."""
+        dims = self.leading(sizes_of(x))
+        entering = as_one(x, dims)
+        return self.energy.power(self.settle(entering).state, entering).view(x.shape[:dims])
+
     def _limited(self, x: Tensor) -> None:
-        if self.limit is not None and not transforming():  # which change nothing in place: weights are used as they are
+        if transforming():  # which change nothing in place: weights are used as they are
+            return
+        self.energy.confine_()
+        if self.limit is not None:
             with naming(self.label):
                 self.limit.keep(self.energy, x.shape[1:])
 

@@ -37,12 +37,16 @@ class Certificate:
         convex: whether edges are linear but for their biases. Then λ < 1 makes the energy strictly convex, and the equilibrium
             unique. Max-pooling settles as fast only while its positions stay, and may have many equilibria.
         scales: $\sqrt{c_\ell / a_\ell}$ of every layer; by default 1.
+        least: the same of its unit where it is least, where units differ and `scales` are of those where it is most.
+        rows: the row of every layer, where a row stands for several layers without an edge between them; by default its own.
     """
 
     couplings: tuple[tuple[float, ...], ...]
     colours: Colours
     convex: bool = True
     scales: tuple[float, ...] = ()
+    least: tuple[float, ...] = ()
+    rows: tuple[int, ...] = ()
 
     @property
     def gain(self) -> float:
@@ -108,9 +112,14 @@ class Certificate:
         """
         if not self.settles:
             return [math.inf] * len(moves)
-        bound, scales = self.sweep_bound(), torch.tensor(self.scales or [1.0] * len(moves), dtype=torch.float64, device="cpu")
-        moved = scales * torch.tensor(moves, dtype=torch.float64, device="cpu")
-        return (torch.linalg.solve(torch.eye(len(moved), dtype=torch.float64, device="cpu") - bound, moved) / scales).tolist()
+        most = self.scales or [1.0] * len(moves)
+        bound, rows = self.sweep_bound(), self.rows or range(len(moves))
+        moved = torch.zeros(len(bound), dtype=torch.float64, device="cpu")
+        for row, scale, move in zip(rows, most, moves, strict=True):
+            moved[row] = math.hypot(moved[row].item(), scale * move)
+        eye = torch.eye(len(bound), dtype=torch.float64, device="cpu")
+        apart = torch.linalg.solve(eye - bound, moved).tolist()
+        return [apart[row] / scale for row, scale in zip(rows, self.least or most, strict=True)]
 
     def sweep_bound(self, omega: float = 1.0, order: Colours | None = None) -> Tensor:
         """The matrix that takes distances of all layers to at most those after a sweep."""
@@ -118,8 +127,14 @@ class Certificate:
         bound = eye
         for colour in self.colours if order is None else order:
             moved = abs(1 - omega) * eye + omega * self._matrix
-            rows = torch.tensor([layer in colour for layer in range(len(eye))], device="cpu")
-            bound = torch.where(rows.unsqueeze(1), moved, eye) @ bound
+            whole = part = set(colour)
+            if order is not None and self.rows:
+                part = {self.rows[layer] for layer in colour}
+                whole = {row for row in part if all(layer in colour for layer, its in enumerate(self.rows) if its == row)}
+            moves, wholly = (torch.tensor([row in rows for row in range(len(eye))], device="cpu") for rows in (part, whole))
+            # Of a row that moves in part: what moves is as near as it gets, and what does not is no farther than all was.
+            stays = torch.where((moves & ~wholly).unsqueeze(1), eye, 0.0)
+            bound = (torch.where(moves.unsqueeze(1), moved, eye) + stays) @ bound
         return bound
 
     @property

@@ -41,6 +41,7 @@ class Energy(nn.Module, ABC):
     """
 
     output_layer: int = -1  # that a block returns, and that errors enter
+    always_settles: bool = False  # whether sweeps do, in one equilibrium, whatever the weights
 
     def __init_subclass__(cls) -> None:
         refuse_old_names(cls, held="latched")
@@ -178,6 +179,10 @@ class Energy(nn.Module, ABC):
         pairs = [(s + step / 2, s - step / 2) for s, step in zip(state, moved, strict=True)]
         return self.contrast_gradient(tuple(high for high, _ in pairs), tuple(low for _, low in pairs), x, weights)
 
+    def certified(self, shape: Sequence[int]) -> Certificate | None:
+        """What is known without the gains of edges about how it settles, for inputs of this shape; None where nothing is."""
+        return None
+
     def ties(self, shape: Sequence[int]) -> list[tuple[Edge, Shape]]:
         """The edges that a certificate asks for the gains of, each with the shape below it, for an input of this shape."""
         return []
@@ -192,6 +197,16 @@ class Energy(nn.Module, ABC):
             f"{type(self).__name__} has no complex version, which a stencil of complex nudges needs: take a `Hopfield` of "
             "smooth activations, override `holomorphic`, or use another stencil, for example `Stencil.centered()`."
         )
+
+    def confine_(self) -> None:
+        """Bring parameters back, in place, that a step took where they must not be; nothing where all are in place.
+
+        A block asks for it before every forward pass. By default parameters may be anything.
+        """
+
+    def power(self, state: State, x: Tensor) -> Tensor:
+        """What a circuit of this energy dissipates in a state, in watts, for every sample, shape (B,)."""
+        raise TypeError(f"{type(self).__name__} describes no circuit, so it has no power: build the block of a `Resistive`.")
 
     def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
         """Multiply-accumulates of one sweep for one sample with an input of this shape, or None where not known."""

@@ -192,7 +192,11 @@ class Hopfield(Energy):
                 f"{bent} of {block_name()} is curved, and the response to a small signal needs straight edges: use max or "
                 "average pooling, or another stencil, for example `Stencil.centered()`."
             )
-        return Tangent(self, [Edge(pre, post, edge.without_bias()) for pre, post, edge in latched.graph], state)
+
+        def respond_(current: Tensor, layer: int, x: Tensor) -> Tensor:  # noqa: ARG001
+            return self.activations[layer].respond_(current, state[layer])
+
+        return Tangent(self, [Edge(pre, post, edge.without_bias()) for pre, post, edge in latched.graph], state, respond_)
 
     def returning(self, other: Energy) -> Hopfield:
         assert isinstance(other, Hopfield)

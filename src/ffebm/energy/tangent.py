@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
 import torch
@@ -31,26 +31,30 @@ class Tangent(Energy):
         energy: the network.
         edges: its edges at that state, linear and without biases.
         state: where it is at rest.
+        respond_: how far a layer gives way there to a current, which it may overwrite, given the input of the network.
     """
 
-    def __init__(self, energy: Energy, edges: Sequence[Edge], state: State) -> None:
+    def __init__(
+        self, energy: Energy, edges: Sequence[Edge], state: State, respond_: Callable[[Tensor, int, Tensor], Tensor]
+    ) -> None:
         super().__init__([identity()] * len(state))
         self.graph = tuple(edges)  # not its own, as little as the rest: nothing of it is trained here
-        self._at = tuple(zip(energy.activations, state, strict=True))
+        self.respond_ = respond_
+        self._at = state
         self._weights = tuple(energy.layer_weight(layer) for layer in range(len(state)))
         self._colours = energy.colours()
 
     def forward(self, state: State, x: Tensor) -> Tensor:
         energy = x.new_zeros(len(x))
         for layer, (weight, s) in enumerate(zip(self._weights, state, strict=True)):
-            slope = self.respond_(torch.ones_like(s), layer)
+            slope = self.respond_(torch.ones_like(s), layer, x)
             energy = energy + weight / 2 * torch.where(slope > 0, s.square() / slope, 0.0).flatten(1).sum(1)
         for pre, post, edge in self.graph:
             energy = energy - self._weights[post] * dot(state[post], edge.up(state[pre]))
         return energy
 
     def init_state(self, x: Tensor) -> State:
-        return tuple(s.new_zeros(()).expand_as(s) for _, s in self._at)
+        return tuple(s.new_zeros(()).expand_as(s) for s in self._at)
 
     def layer_weight(self, layer: int) -> float:
         return self._weights[layer]
@@ -71,12 +75,7 @@ class Tangent(Energy):
         current = self.drive(state, x, layer)
         if force is not None:
             current = current - self.as_current(force, layer)
-        return torch.lerp(state[layer], self.respond_(current.clone(), layer), omega)
-
-    def respond_(self, current: Tensor, layer: int) -> Tensor:
-        """How far a layer gives way to a current, which may be overwritten."""
-        activation, s = self._at[layer]
-        return activation.respond_(current, s)
+        return torch.lerp(state[layer], self.respond_(current.clone(), layer, x), omega)
 
     def session(self, x: Tensor, start: State, *, fresh: bool = False) -> Response:
         return Response(self, start, blank=fresh)
@@ -99,7 +98,7 @@ class Response(Currents):
             if self._is_zero(state, layer):
                 return state[layer]
             current = torch.zeros_like(state[layer])
-        current = self.energy.respond_(current, layer)
+        current = self.energy.respond_(current, layer, x)
         if omega == 1:
             return current
         if self._is_zero(state, layer):

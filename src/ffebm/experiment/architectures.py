@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ffebm.activation import clamp, identity
 from ffebm.block import EnergyBlock
 from ffebm.builder import ConvLayer, DenseLayer, Layer, build
-from ffebm.energy import Hopfield
+from ffebm.energy import Exponential, Hopfield, Ideal, Scale, Threshold, Wiring
 from ffebm.experiment import settings
 from ffebm.experiment.parts import made, part
 from ffebm.gradient import (
@@ -45,7 +45,7 @@ from ffebm.model import FFEBM
 from ffebm.pooling import AveragePool, MaxPool, SoftPool
 from ffebm.relaxation import FixedPoint, Relaxed
 
-__all__ = ["build_estimator", "build_hardware", "build_model", "build_pulses", "static_analysis"]
+__all__ = ["SquaredError", "build_estimator", "build_hardware", "build_model", "build_pulses", "static_analysis"]
 __dir__ = __all__.copy
 
 POOLS = {"max": MaxPool, "average": AveragePool, "soft": SoftPool}
@@ -70,9 +70,12 @@ def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: 
         )
         for number, (size, stride) in enumerate(zip(model.channels, strides, strict=True), 1)
     ]
+    widths = [model.width] * len(model.dense)
+    if model.readout == "direct":
+        widths[-1:] = [1.0]  # its last layer has a unit for each class
     layers += [
-        DenseLayer(_scaled(size, model.width), skip=skips.get(number, ()))
-        for number, size in enumerate(model.dense, len(model.channels) + 1)
+        DenseLayer(_scaled(size, width), skip=skips.get(number, ()))
+        for number, (size, width) in enumerate(zip(model.dense, widths, strict=True), len(model.channels) + 1)
     ]
     hard = clamp(model.slope)
     # The gain of a convolution grows with the square root of its channels: fewer of them get larger weights.
@@ -90,12 +93,40 @@ def build_model(chosen: settings.Settings, input_shape: Sequence[int], classes: 
         relax=FixedPoint(free.steps, tolerance=free.tolerance, order=free.order or "odd-even", omega=free.omega),
         estimator=_estimator(chosen, gradient),
         energy=Hopfield if chosen.parts.energy is None else part(chosen.parts, "parts.energy", chosen.parts.energy),
+        wiring=[_wiring(chosen.resistive) if chosen.resistive.is_circuit(i) else None for i in range(1, model.blocks + 1)],
+        criterion=SquaredError() if model.criterion == "squared" else None,
+        readout=model.readout,
         nudge=chosen.nudge,
         weights=weights,
         max_contraction=model.max_contraction if chosen.relaxes else None,
         recompute=chosen.trainer.recompute,
         hardware=build_hardware(chosen.hardware),
     )
+
+
+def _wiring(circuit: settings.Resistive) -> Wiring:
+    diodes = {
+        "ideal": Ideal(),
+        "threshold": Threshold(circuit.offset, circuit.on, circuit.off),
+        "exponential": Exponential(circuit.saturation, circuit.ideality),
+    }
+    return Wiring(
+        input=circuit.input,
+        doubled=circuit.doubled,
+        gain=(circuit.forward, circuit.backward),
+        input_gain=circuit.input_gain,
+        diode=diodes[circuit.diode],
+        leak=circuit.leak,
+        bounds=(circuit.lowest, math.inf if circuit.highest is None else circuit.highest),
+        scale=Scale(circuit.siemens, circuit.volts),
+    )
+
+
+class SquaredError(nn.Module):
+    r"""$\tfrac12 \lVert o - e_y \rVert^2$, with the unit vector of the class: one loss per sample."""
+
+    def forward(self, logits: Tensor, y: Tensor) -> Tensor:
+        return (logits - nn.functional.one_hot(y, logits.shape[1])).square().sum(1) / 2
 
 
 def _measured(model: FFEBM, input_shape: Sequence[int]) -> FFEBM:

@@ -20,7 +20,7 @@ from ffebm.experiment.sealed import digest
 from ffebm.experiment.settings import Settings
 from ffebm.experiment.trained import finite, load_trained, usable
 from ffebm.experiment.zoo import is_in_zoo
-from ffebm.model import FFEBM
+from ffebm.model import FFEBM, per_sample_losses
 
 __all__ = ["Evaluation", "draw_confusions", "evaluate", "evaluate_run", "evaluation_of", "is_up_to_date", "out_of_date"]
 __dir__ = __all__.copy
@@ -141,7 +141,7 @@ def evaluate(
     losses, ranks, guesses = [], [], []
     for x, y, _ in track(batches, "Testing", total=len(batches), console=console, transient=True, disable=console is None):
         logits = finite(model(x.to(memory_format=torch.channels_last)).logits)
-        losses.append(torch.nn.functional.cross_entropy(logits, y, reduction="none"))
+        losses.append(per_sample_losses(model.criterion, logits, y))
         # How many classes look likelier than the right one.
         ranks.append((logits > logits.gather(1, y.unsqueeze(1))).sum(1))
         guesses.append(logits.argmax(1))

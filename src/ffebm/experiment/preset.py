@@ -43,5 +43,5 @@ def _rank(name: str) -> tuple[int, int, int, str]:
     """Small data sets and nets first; large blocks before small ones; then by name."""
     data, *_ = name.split("-")
     depth, size = (int(found[1]) if (found := re.search(rf"-{letter}(\d+)", name)) else 0 for letter in ("l", "bs"))
-    order = ("digits", "cifar10", "cifar100", "imagenet32")
+    order = ("digits", "mnist", "cifar10", "cifar100", "imagenet32")
     return order.index(data) if data in order else len(order), depth, -size, name

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import record_function
 
-from ffebm.derivative import Gradients
+from ffebm.derivative import Gradients, asking_for_input
 from ffebm.errors import block_name, naming
 from ffebm.relaxation import Relaxed
 from ffebm.state import Deltas, State
@@ -60,8 +60,8 @@ class _Equilibrium(torch.autograd.Function):
         deltas = grads[: ctx.layers]
         if all(delta is None for delta in deltas):
             return (None,) * len(ctx.needs_input_grad)
-        wanted = tuple(ctx.needs_input_grad[5:])
-        call = (ctx.module, ctx.gradient, ctx.names, ctx.layers, wanted, ctx.block)
+        of_input, *wanted = ctx.needs_input_grad[4:]
+        call = (ctx.module, ctx.gradient, ctx.names, ctx.layers, of_input, wanted, ctx.block)
         respond: Any = _Response.apply if ctx.transformed else _Response.forward
         of_x, *found = respond(*call, *ctx.saved_tensors, *deltas)
         rest = iter(found)
@@ -88,6 +88,7 @@ class _Response(torch.autograd.Function):
         gradient: Any,
         names: Names,
         layers: int,
+        of_input: bool,
         wanted: Sequence[bool],
         block: str,
         x: Tensor,
@@ -95,7 +96,8 @@ class _Response(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         state = tuple(s.detach() for s in tensors[:layers])
         held, deltas = tensors[layers:-layers], tensors[-layers:]
-        with full_precision(x), naming(block), record_function(f"{block}: nudged phases"):
+        named = record_function(f"{block}: nudged phases")
+        with full_precision(x), naming(block), asking_for_input(of_input), named:
             found = gradient(twin(module, names, held, wanted), x.detach(), state, deltas)
         of_held = zip(names, held, wanted, strict=True)
         # A parameter that plays no part has a gradient of zero where a transform asks for one.

@@ -6,25 +6,27 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar, Self, final
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.grad import conv1d_weight, conv2d_weight
 
 from ffebm.checks import brief, check_size
+from ffebm.interaction.crossbar import Crossbar
 from ffebm.interaction.interaction import Contact, Ends, Interaction, Shape
 from ffebm.interaction.pair import Pair, mean_and_difference
 from ffebm.pooling import Pool
 from ffebm.state import per_sample
 from ffebm.twin import with_children, with_tensors
 
-__all__ = ["Convolution", "Convolution1d"]
+__all__ = ["BaseConvolution", "Convolution", "Convolution1d", "Size"]
 __dir__ = __all__.copy
 
 
 Size = int | tuple[int, ...]  # of a window: the same along all directions, or one for each
 
 
-class _Convolution(Interaction):
+class BaseConvolution(Interaction):
     """A convolution over images or sequences; `directions` says which."""
 
     directions: ClassVar[int]
@@ -134,10 +136,10 @@ class _Convolution(Interaction):
     def _correlate(self, pre: Tensor, post: Tensor) -> Tensor:
         """The derivative of post · (weight ⋆ pre) with respect to the weight, without computing the convolution itself."""
         correlate = (conv1d_weight, conv2d_weight)[self.directions - 1]
-        return correlate(pre, list(self.weight.shape), post, *self._windows, self.groups)  # pyright: ignore[reportArgumentType]
+        return correlate(pre, list(self._kernel_shape), post, *self._windows, self.groups)  # pyright: ignore[reportArgumentType]
 
     def out_shape(self, shape: Shape) -> Shape:
-        out_channels, in_channels = self.weight.shape[0], self.weight.shape[1] * self.groups
+        out_channels, in_channels = self._kernel_shape[0], self._kernel_shape[1] * self.groups
         if len(shape) != 1 + self.directions or shape[0] != in_channels:
             sizes = "length" if self.directions == 1 else "height, width"
             raise ValueError(
@@ -154,7 +156,15 @@ class _Convolution(Interaction):
         return (out_channels, *sizes)
 
     def macs(self, shape: Shape) -> int:
-        return self.weight.numel() * math.prod(self._convolved(shape))
+        return self._kernel_shape.numel() * math.prod(self._convolved(shape))
+
+    def _kernel(self) -> Tensor:
+        """What slides over the layer below."""
+        return self.weight
+
+    @property
+    def _kernel_shape(self) -> torch.Size:
+        return self.weight.shape
 
     def convolve(self, pre: Tensor) -> Tensor:
         """The current up before it is pooled."""
@@ -162,7 +172,7 @@ class _Convolution(Interaction):
 
     def _slide(self, pre: Tensor, bias: Tensor | None) -> Tensor:
         convolve = (F.conv1d, F.conv2d)[self.directions - 1]
-        return convolve(pre, self.weight, bias, *self._windows, self.groups)
+        return convolve(pre, self._kernel(), bias, *self._windows, self.groups)
 
     def convolve_back(self, sizes: Sequence[int], post: Tensor) -> Tensor:
         """The current that `post` sends back through the convolution, onto a layer of this height and width."""
@@ -171,7 +181,7 @@ class _Convolution(Interaction):
         spans = zip(sizes, self.weight.shape[2:], stride, padding, dilation, strict=True)
         lost = [(size + 2 * pad - wide * (kernel - 1) - 1) % step for size, kernel, step, pad, wide in spans]
         back = (F.conv_transpose1d, F.conv_transpose2d)[self.directions - 1]
-        return back(post, self.weight, None, stride, padding, lost, self.groups, dilation)
+        return back(post, self._kernel(), None, stride, padding, lost, self.groups, dilation)
 
     def _unpool(self, pre: Tensor, post: Tensor) -> Tensor:
         """The current that `post` sends back through the pooling, onto the convolved image."""
@@ -186,14 +196,14 @@ class _Convolution(Interaction):
         wide = "" if self.dilation == 1 else f"dilation={self.dilation}, "
         grouped = "" if self.groups == 1 else f"groups={self.groups}, "
         return (
-            f"{self.weight.shape[1] * self.groups}, {self.weight.shape[0]}, "
+            f"{self._kernel_shape[1] * self.groups}, {self._kernel_shape[0]}, "
             f"kernel={kernel[0] if len(set(kernel)) == 1 else kernel}, stride={self.stride}, padding={self.padding}, "
             f"{wide}{grouped}bias={self.bias is not None}"
         )
 
 
 @final
-class Convolution(_Convolution):
+class Convolution(BaseConvolution):
     r"""A convolutional edge between images, $U = -\, s_{\ell+1} \bullet \mathcal P(\theta_\ell \star s_\ell)$, with or without
     pooling.
 
@@ -220,9 +230,17 @@ class Convolution(_Convolution):
     ) -> None:
         super().__init__(in_channels, out_channels, kernel, stride, padding, dilation, groups, pool, bias)
 
+    def as_crossbar(self, *, doubled: bool = False) -> Crossbar:
+        from ffebm.interaction.conv_conductance import ConvConductance  # which is a convolution itself
+
+        if self.pool is not None or self.groups != 1 or self.dilation not in (1, (1, 1)):
+            return super().as_crossbar(doubled=doubled)
+        (out_channels, in_channels), kernel = self.weight.shape[:2], tuple(self.weight.shape[2:])
+        return ConvConductance(in_channels, out_channels, kernel, stride=self.stride, padding=self.padding, doubled=doubled)
+
 
 @final
-class Convolution1d(_Convolution):
+class Convolution1d(BaseConvolution):
     """A convolutional edge between sequences, layers of shape (channels, length); arguments are those of `nn.Conv1d`."""
 
     directions: ClassVar[int] = 1
@@ -247,7 +265,7 @@ class _PooledContact(Contact):
 
     lasting: ClassVar[bool] = True
 
-    def __init__(self, edge: _Convolution, pre: Tensor, pool: Pool) -> None:
+    def __init__(self, edge: BaseConvolution, pre: Tensor, pool: Pool) -> None:
         convolved = edge.convolve(pre)
         self.pooled, positions = pool.pooled(convolved)
         known = () if positions is None else (positions,)

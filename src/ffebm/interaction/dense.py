@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ffebm.checks import check_size
+from ffebm.interaction.conductance import Conductance
 from ffebm.interaction.interaction import Contact, Ends, Interaction, Shape
 from ffebm.interaction.pair import Pair, mean_and_difference
 from ffebm.twin import with_tensors
@@ -58,6 +59,10 @@ class Dense(Interaction):
 
     def without_bias(self) -> Dense:
         return with_tensors(self, weight=self.weight, bias=None)
+
+    def as_crossbar(self, *, doubled: bool = False) -> Conductance:
+        out_features, in_features = self.weight.shape
+        return Conductance(in_features, out_features, doubled=doubled)
 
     @property
     def units(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]

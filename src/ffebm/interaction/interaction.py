@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,9 @@ from ffebm.derivative import pulled_back, wanted
 from ffebm.pruning import pruned_names, renew_pruned
 from ffebm.state import dot
 from ffebm.tracing import refuse_exporting
+
+if TYPE_CHECKING:
+    from ffebm.interaction.crossbar import Crossbar
 
 __all__ = ["Contact", "Ends", "Interaction", "Shape", "check_edges"]
 __dir__ = __all__.copy
@@ -96,6 +99,12 @@ class Interaction(nn.Module, ABC):
     def without_bias(self) -> Interaction:
         """The same edge with the same weights, but for its bias; asked only of edges that are linear once they are latched."""
         raise TypeError(f"{type(self).__name__} cannot be taken without its bias, which the response to a small signal needs.")
+
+    def as_crossbar(self, *, doubled: bool = False) -> Crossbar:
+        """A crossbar of conductances of the same shape, with conductances of its own; `doubled` is as in `Conductance`."""
+        raise TypeError(
+            f"{self} cannot be made of resistors: `Dense` and `Convolution` can, without pooling, dilation and groups."
+        )
 
     def scale_(self, factor: float) -> None:
         """Multiply the current up, but for the bias, in place."""

@@ -69,7 +69,8 @@ def load_for(chosen: Data, root: Path | None = None, known: Description | None =
     """
     wishes, where = Wishes.of(chosen), root or chosen.root
     if known is None or chosen.name != OWN:
-        return load(chosen.name, where, wishes)
+        dataset = load(chosen.name, where, wishes)
+        return dataset if chosen.normalise else dataset.as_fractions()
     folder = find_data(OWN, where)
     assert folder is not None
     wishes = wishes.for_model(known)

@@ -89,6 +89,11 @@ class Dataset:
     def normalise(self, x: Tensor) -> Tensor:
         return self.description.normalise(x)
 
+    def as_fractions(self) -> Dataset:
+        """The same images, with bytes that become numbers from 0 to 1 and are not normalised."""
+        channels = len(self.mean)
+        return replace(self, mean=(0.0,) * channels, std=(1.0,) * channels)
+
     def described_as(self, known: Description) -> Dataset:
         """The same images, for a model that was trained on others: with its statistics, and its numbers for classes."""
         known.check_knows(self.shape, self.classes)

@@ -2,6 +2,7 @@
 
 from ffebm.experiment.settings.reading import IdleError, SettingsError, read_settings, settings_from
 from ffebm.experiment.settings.reference import documented
+from ffebm.experiment.settings.resistive import Resistive
 from ffebm.experiment.settings.sections import Gradient, Hardware, Model, Score, Settings, Trainer
 
 __all__ = [
@@ -9,6 +10,7 @@ __all__ = [
     "Hardware",
     "IdleError",
     "Model",
+    "Resistive",
     "Score",
     "Settings",
     "SettingsError",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from ffebm.experiment.settings.resistive import Resistive
 from ffebm.experiment.settings.sections import Settings
 
 __all__ = ["Condition", "without_effect"]
@@ -44,6 +45,26 @@ CONDITIONS = (
     Condition(("gradient.omega",), lambda s: s.sweeps != "calibrated", "calibration chooses it; take sweeps=settle"),
     Condition(("gradient.tolerance",), lambda s: s.sweeps == "settle", "the number of sweeps is fixed; take sweeps=settle"),
     Condition(("model.feedback",), lambda s: max(s.model.block_sizes) > 1, ALONE),
+    Condition(
+        tuple(f"resistive.{key}" for key in Resistive.model_fields if key != "blocks"),
+        lambda s: bool(s.resistive.blocks),
+        "no block is a circuit; name some in resistive.blocks",
+    ),
+    Condition(
+        ("resistive.doubled", "resistive.input_gain"),
+        lambda s: not s.resistive.blocks or s.resistive.input == "voltage",
+        "it is of voltages that enter; take resistive.input=voltage",
+    ),
+    Condition(
+        ("resistive.saturation", "resistive.ideality"),
+        lambda s: not s.resistive.blocks or s.resistive.diode == "exponential",
+        "it is of exponential diodes; take resistive.diode=exponential",
+    ),
+    Condition(
+        ("resistive.offset", "resistive.on", "resistive.off"),
+        lambda s: not s.resistive.blocks or s.resistive.diode == "threshold",
+        "it is of threshold diodes; take resistive.diode=threshold",
+    ),
     Condition(("model.pooling",), lambda s: bool(s.model.pooled), "no layer is pooled; name some in model.pooled"),
     Condition(("gradient.beta",), lambda s: not s.gradient.automatic_beta, "it is chosen; take gradient.automatic_beta=false"),
     Condition(("hardware.material_age",), lambda s: s.hardware.material is not None, "there is none; take hardware.material"),

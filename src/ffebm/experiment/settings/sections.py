@@ -15,6 +15,7 @@ from ffebm.experiment.files import write_atomically
 from ffebm.experiment.settings.duration import in_words
 from ffebm.experiment.settings.hardware import Hardware
 from ffebm.experiment.settings.paths import absolute
+from ffebm.experiment.settings.resistive import Resistive
 from ffebm.experiment.settings.section import Section
 from ffebm.rules import Order, block_sizes, check_skips, free_order
 
@@ -70,6 +71,7 @@ class Data(Section):
         default=0, ge=0, le=1024, description="random crops after padding edges by this many pixels; 0 for none"
     )
     flip: bool = Field(default=False, description="mirror every second image, at random")
+    normalise: bool = Field(default=True, description="bring pixels to mean 0 and spread 1, by channel; else 0 to 1")
     workers: int = Field(default=0, ge=0, le=1024, description="processes that prepare batches; the batches are the same")
 
     def at(self, root: Path) -> Data:
@@ -122,6 +124,12 @@ class Model(Section):
     )
     nudge: Literal["elastic", "stationary"] | None = Field(
         default=None, description="how the last block is nudged; none: elastic, but stationary on hardware"
+    )
+    readout: Literal["linear", "direct"] = Field(
+        default="linear", description="behind the last block; direct: its last layer has a unit for each class"
+    )
+    criterion: Literal["cross-entropy", "squared"] = Field(
+        default="cross-entropy", description="what is learnt by; squared: half the squared distance to 1 for the class, else 0"
     )
 
     @field_validator("skips")
@@ -361,6 +369,7 @@ class Settings(Section):
     )
     data: Data = Data()
     model: Model = Model()
+    resistive: Resistive = Resistive()
     relaxation: Relaxation = Relaxation()
     gradient: Gradient = Gradient()
     optimiser: Optimiser = Optimiser()
@@ -391,10 +400,23 @@ class Settings(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _circuits_fit(self) -> Self:
+        circuits = self.resistive.blocks
+        if isinstance(circuits, list) and max(circuits, default=0) > self.model.blocks:
+            raise ValueError(f"`resistive.blocks` names block {max(circuits)}, and there are {self.model.blocks}")
+        return self
+
     @property
     def relaxes(self) -> bool:
         """Whether blocks relax; by plain backprop they are layers like others."""
         return self.gradient.kind != "bp"
+
+    @property
+    def settles(self) -> bool:
+        """Whether blocks do whatever they learn: all have a limit, or are circuits."""
+        blocks = range(1, self.model.blocks + 1)
+        return self.model.max_contraction is not None or all(map(self.resistive.is_circuit, blocks))
 
     @property
     def calibrates(self) -> bool:
@@ -414,12 +436,12 @@ class Settings(Section):
     @property
     def _relaxing(self) -> Relaxation:
         """The free phase with the order that suits the blocks, where it is left open."""
-        return self.relaxation.model_copy(update={"order": self.relaxation.order or free_order(self.model.max_contraction)})
+        return self.relaxation.model_copy(update={"order": self.relaxation.order or free_order(self.settles)})
 
     @property
     def _nudging(self) -> Gradient:
         """The gradient with the variant and the order that suit the blocks, where they are left open."""
-        limited = self.model.max_contraction is not None
+        limited = self.settles
         # Converters see nothing of a nudge that is infinitely small.
         variant = self.gradient.variant or ("small-signal" if limited and self.hardware.is_ideal else "centered")
         # Errors go down. Backprop runs through recorded sweeps in reverse, so those go up.

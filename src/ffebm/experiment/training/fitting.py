@@ -122,7 +122,7 @@ def _introduce(learner: Learner, console: Console) -> None:
     settings = learner.settings
     if is_first(settings.trainer.processes):
         summary = survey(settings, learner.dataset.shape, len(learner.dataset.classes))
-        console.print(model_table(summary, settings.model.max_contraction))
+        console.print(model_table(summary))
 
 
 def _handed_over(settings: Settings, data: Any) -> tuple[Settings, Dataset | None]:

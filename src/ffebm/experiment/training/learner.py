@@ -23,7 +23,7 @@ from ffebm.experiment.faults import blamed
 from ffebm.experiment.parts import made
 from ffebm.experiment.run import Run
 from ffebm.experiment.settings import Settings, SettingsError
-from ffebm.model import FFEBM
+from ffebm.model import FFEBM, per_sample_losses
 
 __all__ = ["HealthError", "Learner", "epoch_metrics"]
 __dir__ = __all__.copy
@@ -147,7 +147,7 @@ class Learner(LightningModule):
 
     def validation_step(self, batch: Batch, _index: int) -> None:
         logits = self.model(batch.x).logits
-        losses = torch.nn.functional.cross_entropy(logits, batch.y, reduction="none")
+        losses = per_sample_losses(self.model.criterion, logits, batch.y)
         ranked = logits.topk(min(5, logits.shape[1])).indices == batch.y.unsqueeze(1)
         self._add(self.test_sums, len(batch.y), losses, ranked[:, 0].sum(), ranked.sum())
 

@@ -39,6 +39,7 @@ def prepare(settings: Settings, console: Console | None = None, data: Dataset | 
     if trainer.processes > 1:
         os.environ["OMP_NUM_THREADS"] = str(threads)  # or Lightning would choose another number for its processes
     dataset = load_for(settings.data) if data is None else data
+    dataset = dataset if settings.data.normalise else dataset.as_fractions()
     _check_batches(settings, dataset)
     summary = survey(settings, dataset.shape, len(dataset.classes))
     slow = warning_of_slow_steps(settings, summary, len(dataset.train))

@@ -75,12 +75,8 @@ def preview(settings: Settings, console: Console | None = None, begun: float | N
     return Preview(summary, learner.steps, _step_seconds(learner), start, calibrations, test, settings.trainer.epochs)
 
 
-def model_table(summary: Summary, limit: float | None = None) -> Group:
-    """The parts of a model, narrow enough for a small terminal.
-
-    Args:
-        limit: on the contraction of blocks, where their weights are not known yet.
-    """
+def model_table(summary: Summary) -> Group:
+    """The parts of a model, narrow enough for a small terminal."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("part", no_wrap=True)
     table.add_column("layers")
@@ -94,7 +90,7 @@ def model_table(summary: Summary, limit: float | None = None) -> Group:
         if known is not None and known.settles:
             leaves = f"{known.contraction:.2f} at most"
         elif analog and len(row.shapes) > 1:
-            leaves = "not certain" if limit is None else f"{limit:g} at most"
+            leaves = f"{row.limit:g} at most" if row.limit is not None else "less" if row.settles else "not certain"
         shapes = ", ".join("×".join(map(str, shape)) for shape in row.shapes)
         macs = "unknown" if row.macs is None else f"{row.macs / 1e6:,.2f} M"
         table.add_row(row.part, shapes, f"{row.parameters:,}", macs, leaves)
