@@ -152,7 +152,7 @@ def test_files_and_speed_are_of_ideal_blocks(finished: Path, tmp_path: Path) -> 
     with pytest.raises(UserError, match=r"Block 1 of 2 runs on hardware, .*`classifier\.model\.put_on\(None\)` first"):
         export(classifier, tmp_path / "model.pt2")
     classifier.model.put_on(None)
-    assert export(classifier, tmp_path / "model.pt2").difference < 1e-4
+    assert export(classifier, tmp_path / "model.pt2").difference < 1e-2
     with pytest.raises(UserError, match=r"Speed is measured of ideal blocks, got settings of \[hardware\]"):
         parse("conv12", ("hardware.adc_bits=8",))
 
