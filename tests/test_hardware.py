@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ffebm import (
     FFEBM,
     BackpropThroughTime,
+    Conductance,
     Converter,
     ConvLayer,
     Dense,
@@ -29,6 +30,7 @@ from ffebm import (
     NonReciprocal,
     ProgrammingNoise,
     ReadNoise,
+    Resistive,
     SettleTime,
     Simulated,
     Stencil,
@@ -382,3 +384,25 @@ def test_models_on_hardware_are_copied_pickled_and_trained() -> None:
     for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
         found, expected = seeded_gradients(other), seeded_gradients(copy.deepcopy(net))
         assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_resistive_networks_run_on_hardware() -> None:
+    """Their weights are conductances, single cells without a sign, whatever the noise of writing."""
+    torch.manual_seed(0)
+    crossbars = [Conductance(12, 8, doubled=True), Conductance(8, 3)]
+    energy = Resistive(crossbars, input="voltage", input_gain=3.0, gain=(2.0, 1.0)).double()
+    x = torch.rand(20, 12, dtype=torch.float64)
+    parameters = [p for p in energy.parameters() if p.dim() > 1]
+
+    def found(hardware: Hardware | None) -> Tensor:
+        estimator = EquilibriumPropagation(FixedPoint(60, order="output-first"), beta=0.02)
+        block = EnergyBlock(energy, FixedPoint(60), estimator, hardware=hardware)
+        return torch.cat([g.flatten() for g in torch.autograd.grad(block(x).square().sum(), parameters)])
+
+    ideal = found(None)
+    assert torch.cosine_similarity(ideal, found(Hardware(adc=Converter(16), pairs=False)), 0) > 0.999
+    for device in (ProgrammingNoise(0.05), Levels(12), ReadNoise(1e-4)):
+        noisy = found(Hardware(devices=[device], pairs=False))
+        assert 0.8 < torch.cosine_similarity(ideal, noisy, 0) < 1 - 1e-7
+    with pytest.raises(TypeError, match="Resistive sends currents both ways through the same devices, which cannot differ"):
+        found(Hardware(devices=[Mismatch(0.1, "separate")], pairs=False))

@@ -31,8 +31,8 @@ class Cells(NamedTuple):
         return cls(scaled.clamp(min=0), (-scaled).clamp(min=0))
 
     def weight(self, largest: Tensor, *, pairs: bool = True) -> Tensor:
-        """What they store; the first of a pair alone, where there are no pairs."""
-        return largest * (self.plus - self.minus) if pairs else largest * self.plus
+        """What they store; where there are no pairs, the first alone, which has no sign."""
+        return largest * (self.plus - self.minus) if pairs else largest * self.plus.clamp(min=0)
 
 
 @dataclass(frozen=True)
