@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from ffebm import (
     Conductance,
@@ -27,6 +27,7 @@ from ffebm import (
     Threshold,
     Unrolled,
 )
+from ffebm.nudge import Stationary
 from ffebm.testing import EnergyConformance, finite_differences
 from nets import relative
 
@@ -208,6 +209,32 @@ def test_gradients_are_finite_differences_of_the_loss(held: bool, gain: tuple[fl
 
     for name, slope in finite_differences(loss, {"x": x, **dict(energy.named_parameters())}).items():
         assert slope.error(found[name]) < 1e-6, name
+
+
+@pytest.mark.parametrize("beta", [0.1, 1.0])
+def test_equilibrium_propagation_is_exact_at_any_strength_where_no_diode_flips(beta: float) -> None:
+    """And not where one does."""
+    energy, x = Net(gain=(2.0, 1.0), leak=0.3).build(60)
+    weights = nn.functional.normalize(torch.randn(len(x), 3, dtype=torch.float64))
+    conducts = [
+        [v == 0 for v in settled(energy, x, nudge=Stationary(sign * beta, (None, None, weights)))] for sign in (0, 1, -1)
+    ]
+    flips = torch.stack(
+        [(now != free).any(1) for nudged in conducts[1:] for now, free in zip(nudged, conducts[0], strict=True)]
+    )
+    flips = flips.any(0)
+    assert 0 < flips.sum() < len(x)
+    strong = EquilibriumPropagation(replace(CONVERGED, order="output-first"), beta=beta)
+    for chosen, exact in ((~flips, True), (flips, False)):
+        errors = [
+            relative(ours, theirs)
+            for ours, theirs in zip(
+                gradient(energy, x[chosen], strong, weights[chosen]).values(),
+                gradient(energy, x[chosen], ESTIMATORS["small-signal"], weights[chosen]).values(),
+                strict=True,
+            )
+        ]
+        assert max(errors) < 1e-9 if exact else max(errors) > 1e-4
 
 
 def test_without_feedback_it_is_a_feedforward_net_and_equilibrium_propagation_is_backprop() -> None:

@@ -178,6 +178,38 @@ class Exponentials(nn.Module):
         return weight.log()
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("resistive.blocks=[3]", "names block 3, and there are 2"),
+        ("resistive.blocks=[0]", "blocks are numbered from 1"),
+        ("resistive.highest=1e-7", "`highest` must be more than `lowest`"),
+        ("resistive.leak=0", "need a way to ground"),
+        ("resistive.volts=2.0", "`resistive.volts` has no effect here: no block is a circuit"),
+        ("resistive.input_gain=2.0", "no block is a circuit"),
+    ],
+)
+def test_impossible_circuits_in_settings_are_refused(override: str, message: str) -> None:
+    reading = pytest.importorskip("ffebm.experiment.settings")
+    with pytest.raises(reading.SettingsError, match=message):
+        reading.settings_from({}, [override])
+
+
+def test_settings_make_the_circuits_that_they_name() -> None:
+    reading = pytest.importorskip("ffebm.experiment.settings")
+    architectures = pytest.importorskip("ffebm.experiment.architectures")
+    circuit = {"blocks": [2], "forward": 4.0, "backward": 2.0, "diode": "exponential", "ideality": 3.0, "siemens": 1e-4}
+    chosen = reading.settings_from({"model": {"channels": [2, 2, 2, 2], "pooled": []}, "resistive": circuit})
+    assert not chosen.settles
+    first, second = (block.energy for block in architectures.build_model(chosen, (1, 8, 8), 10).blocks)
+    assert not first.always_settles
+    assert (second.gains, second.scale.siemens, second.diode.ideality) == (((4.0, 2.0),), 1e-4, 3.0)
+    everywhere = reading.settings_from({"resistive": {"blocks": "all"}})
+    assert everywhere.settles
+    assert everywhere.effective[1].variant == "small-signal"
+    assert everywhere.effective[0].order == "upward"
+
+
 def certified(energy: Resistive, x: Tensor) -> Certificate:
     certificate = EnergyBlock(energy).certify(x.shape[1:])
     assert certificate is not None

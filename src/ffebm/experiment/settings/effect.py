@@ -51,6 +51,11 @@ CONDITIONS = (
         "no block is a circuit; name some in resistive.blocks",
     ),
     Condition(
+        ("model.max_contraction", "model.feedback", "model.slope", "model.clamped_outputs"),
+        lambda s: not all(map(s.resistive.is_circuit, range(1, s.model.blocks + 1))),
+        "all blocks are circuits, which have rails, amplifiers of their own, and settle by themselves",
+    ),
+    Condition(
         ("resistive.doubled", "resistive.input_gain"),
         lambda s: not s.resistive.blocks or s.resistive.input == "voltage",
         "it is of voltages that enter; take resistive.input=voltage",
