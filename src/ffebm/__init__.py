@@ -30,6 +30,8 @@ if TYPE_CHECKING:
         Wiring as Wiring,
     )
     from ffebm.errors import (
+        DeviceError as DeviceError,
+        DeviceTimeoutError as DeviceTimeoutError,
         DivergenceError as DivergenceError,
         UnsettledError as UnsettledError,
         UnsettledWarning as UnsettledWarning,
@@ -87,7 +89,7 @@ _HOMES = {
     "builder": "ConvLayer DenseLayer build",
     "calibration": "Calibration calibrate",
     "energy": "Edge Energy Exponential Hopfield Ideal Rails Resistive Scale Session State Threshold Wiring",
-    "errors": "DivergenceError UnsettledError UnsettledWarning",
+    "errors": "DeviceError DeviceTimeoutError DivergenceError UnsettledError UnsettledWarning",
     "feedforward": "Feedforward",
     "gradient": "AutomaticBeta BackpropThroughTime EquilibriumPropagation GradientEstimator Gradients ImplicitEstimator "
     "RecurrentBackprop Stencil Unrolled",
