@@ -101,8 +101,9 @@ _HOMES = {
     "feedforward": "Feedforward",
     "gradient": "AutomaticBeta BackpropThroughTime EquilibriumPropagation GradientEstimator Gradients ImplicitEstimator "
     "RecurrentBackprop Stencil Unrolled",
-    "hardware": "Converter Device Drift Driver Hardware Levels Mismatch NgspiceDriver PhaseChange Physical "
-    "ProcessDriver ProgrammingNoise Pulses ReadNoise Recorder Replay ResistiveMemory SettleTime SimulatedDriver StuckCells WireResistance netlist",
+    "hardware": "Converter Device Drift Driver Hardware Levels Mismatch NgspiceDriver PhaseChange Physical ProcessDriver "
+    "ProgrammingNoise Pulses ReadNoise Recorder Replay ResistiveMemory SettleTime SimulatedDriver StuckCells WireResistance "
+    "netlist",
     "initialisation": "goe_ initialise",
     "interaction": "Conductance ConvConductance Convolution Convolution1d Dense Interaction",
     "loading": "load",

@@ -15,7 +15,7 @@ from ffebm.experiment.command_line.console import (
     MOST,
     DataOption,
     JsonOption,
-    RunArgument,
+    ModelArgument,
     examples,
     named,
     notes,
@@ -46,12 +46,12 @@ IdealityOption = Annotated[
     "ffebm circuit export runs/mine --block 1 --ideality 1",
 )
 def export(
-    run: RunArgument,
+    run: ModelArgument,
     block: Annotated[int, typer.Option(min=1, max=MOST, help="Which block, from 1.")],
     sample: Annotated[int, typer.Option(min=0, max=MOST, help="Test image at the input of the model, from 0.")] = 0,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", callback=named, help="The netlist; by default block-K.cir in the folder of the run."),
+        typer.Option(metavar="FILE", callback=named, help="The netlist; by default block-K.cir, here."),
     ] = None,
     ideality: IdealityOption = 1e-4,
     data: DataOption = None,
@@ -66,7 +66,7 @@ def export(
         from ffebm.experiment.circuits import export_circuit
         from ffebm.experiment.run import Run
 
-    path = run / f"block-{block}.cir" if output is None else output
+    path = Path(f"block-{block}.cir") if output is None else output
     circuit = export_circuit(Run.open(run), block, sample, path, ideality, data)
     nodes, parts = sum(1 for _ in circuit.nodes), sum(1 for _ in circuit.parts)
     solve = f"ngspice -b {shlex.quote(str(path))}"
@@ -80,7 +80,7 @@ def export(
     "ffebm circuit check runs/mine --json | jq '.blocks[].agreement.cosine'",
 )
 def check(
-    run: RunArgument,
+    run: ModelArgument,
     samples: Annotated[int, typer.Option(min=1, max=10_000, help="How many test images to solve for.")] = 5,
     tolerance: Annotated[
         float, typer.Option(min=0, max=1, help="By how large a part of the largest voltage of a block any may differ.")

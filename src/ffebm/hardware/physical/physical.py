@@ -84,6 +84,9 @@ class Physical(System):
         at_rest, once = x.new_zeros(len(x)), torch.ones(len(x), dtype=torch.long, device=x.device)
         return [Relaxed(tuple(layer), at_rest, once) for layer in layers]
 
+    def layer_weight(self, layer: int) -> float:
+        return self.energy.layer_weight(layer)
+
     def confine_(self) -> None:
         self.energy.confine_()
 

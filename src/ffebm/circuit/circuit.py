@@ -1,191 +1,16 @@
-"""Electrical circuits as plain data: what an energy hands over to a circuit simulator, or to whoever builds it."""
+"""Circuits: sections of parts, and where a block finds itself in them."""
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeAlias
 
 from ffebm.checks import brief, check_size
+from ffebm.circuit.checks import check_comment, check_finite, check_name, check_positive
+from ffebm.circuit.parts import GROUND, DiodeModel, Node, Part
 
-__all__ = [
-    "GROUND",
-    "THERMAL_VOLTAGE",
-    "Amplifier",
-    "Circuit",
-    "CurrentSource",
-    "Diode",
-    "DiodeModel",
-    "Junction",
-    "Node",
-    "Part",
-    "Port",
-    "Resistor",
-    "Section",
-    "Source",
-    "StraightLines",
-    "VoltageSource",
-]
+__all__ = ["Circuit", "Port", "Section"]
 __dir__ = __all__.copy
-
-GROUND = "0"
-THERMAL_VOLTAGE = 1.380649e-23 * 300.15 / 1.602176634e-19  # k T / q at 27 °C, where SPICE is by default
-
-_NAME = re.compile("[a-z][a-z0-9_]{0,39}")  # SPICE takes small and capital letters for the same
-
-
-@dataclass(frozen=True)
-class Node:
-    """A point of which a voltage can be measured, against ground."""
-
-    name: str
-    comment: str = ""
-
-    def __post_init__(self) -> None:
-        _check_name("A node", self.name)
-        _check_comment(self.comment)
-
-
-@dataclass(frozen=True)
-class Junction:
-    r"""A semiconductor diode, $i = I_s\,(e^{v / (N V_T)} - 1)$; the smaller N, the closer to an ideal one.
-
-    Args:
-        saturation: the current $I_s$ that leaks through it backwards, in amperes.
-        ideality: N; 1 is a good silicon diode, and 0.001 no real one but nearly ideal: it drops less than a millivolt.
-    """
-
-    saturation: float = 1e-12
-    ideality: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check_positive(self, "saturation", "ideality")
-
-
-@dataclass(frozen=True)
-class StraightLines:
-    """A diode of two resistances: one below an offset, another one above.
-
-    Args:
-        offset: where it opens, in volts.
-        on: what it conducts above, in siemens.
-        off: what it conducts below.
-    """
-
-    offset: float
-    on: float
-    off: float
-
-    def __post_init__(self) -> None:
-        _check_positive(self, "on")
-        _check_finite(self, "offset")
-        if not 0 <= self.off < self.on:
-            raise ValueError(f"A diode conducts more when it is open: got off={self.off} and on={self.on}, in siemens.")
-
-
-DiodeModel: TypeAlias = Junction | StraightLines
-
-
-@dataclass(frozen=True)
-class Resistor:
-    """A resistor between two nodes, by its conductance in siemens."""
-
-    name: str
-    first: str
-    second: str
-    conductance: float
-
-    letter: ClassVar[str] = "r"
-
-    def __post_init__(self) -> None:
-        _check_positive(self, "conductance")
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        return self.first, self.second
-
-
-@dataclass(frozen=True)
-class Diode:
-    """A diode that lets current through from anode to cathode."""
-
-    name: str
-    anode: str
-    cathode: str
-    model: DiodeModel
-
-    letter: ClassVar[str] = "d"
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        return self.anode, self.cathode
-
-
-@dataclass(frozen=True)
-class VoltageSource:
-    """Holds `positive` so many volts above `negative`."""
-
-    name: str
-    positive: str
-    negative: str
-    value: float
-
-    letter: ClassVar[str] = "v"
-
-    def __post_init__(self) -> None:
-        _check_finite(self, "value")
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        return self.positive, self.negative
-
-
-@dataclass(frozen=True)
-class CurrentSource:
-    """Drives so many amperes from `origin` into `into`."""
-
-    name: str
-    origin: str
-    into: str
-    value: float
-
-    letter: ClassVar[str] = "i"
-
-    def __post_init__(self) -> None:
-        _check_finite(self, "value")
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        return self.origin, self.into
-
-
-@dataclass(frozen=True)
-class Amplifier:
-    """A bidirectional amplifier: `output` is held at `forward` × the voltage of `input`, whatever current that takes.
-
-    Of this current, `input` has to deliver `backward` times as much. Voltages go forward, currents come back.
-    """
-
-    name: str
-    input: str
-    output: str
-    forward: float
-    backward: float
-
-    letter: ClassVar[str] = "a"
-
-    def __post_init__(self) -> None:
-        _check_finite(self, "forward", "backward")
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        return self.input, self.output
-
-
-Source: TypeAlias = VoltageSource | CurrentSource
-Part: TypeAlias = Resistor | Diode | VoltageSource | CurrentSource | Amplifier
 
 
 @dataclass(frozen=True)
@@ -199,21 +24,18 @@ class Section:
 
     def __post_init__(self) -> None:
         for words in (self.title, *self.notes):
-            _check_comment(words)
+            check_comment(words)
 
     @property
     def sources(self) -> dict[str, float]:
         """The values of those that may change from sample to sample, by name."""
-        return {part.name: part.value for part in self.parts if isinstance(part, VoltageSource | CurrentSource)}
+        return {part.name: part.level for part in self.parts if part.level is not None}
 
     def with_sources(self, values: Mapping[str, float]) -> Section:
         """The same with other values of some sources; itself, where none of them is here."""
         if not values.keys() & self.sources.keys():
             return self
-        parts = (
-            replace(part, value=values.get(part.name, part.value)) if isinstance(part, VoltageSource | CurrentSource) else part
-            for part in self.parts
-        )
+        parts = (part.set_to(values[part.name]) if part.name in values else part for part in self.parts)
         return replace(self, parts=tuple(parts))
 
 
@@ -232,7 +54,7 @@ class Port:
 
     def __post_init__(self) -> None:
         check_size("unit", self.unit, 0)
-        _check_finite(self, "factor")
+        check_finite(self, "factor")
 
 
 @dataclass(frozen=True)
@@ -258,11 +80,11 @@ class Circuit:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_positive(self, "volts", "siemens")
+        check_positive(self, "volts", "siemens")
         if len(self.nudges) > len(self.layers):
             raise ValueError(f"There are nudges of {len(self.nudges)} layers, and only {len(self.layers)} layers.")
         for words in (self.title, *self.notes):
-            _check_comment(words)
+            check_comment(words)
         nodes = [node.name for section in self.sections for node in section.nodes]
         known = {GROUND, *nodes}
         if len(known) != len(nodes) + 1:
@@ -273,7 +95,7 @@ class Circuit:
                 raise ValueError(
                     f"The name of a {type(part).__name__} begins with {part.letter!r}, as SPICE has it, got {brief(part.name)}."
                 )
-            _check_name("A part", part.name)
+            check_name("A part", part.name)
             names.append(part.name)
             strange = [name for name in part.nodes if name not in known]
             if strange:
@@ -308,11 +130,11 @@ class Circuit:
     @property
     def diode_models(self) -> list[DiodeModel]:
         """Those that occur, each once."""
-        return list(dict.fromkeys(part.model for part in self.parts if isinstance(part, Diode)))
+        return list(dict.fromkeys(part.diode_model for part in self.parts if part.diode_model is not None))
 
     @property
     def amplified(self) -> bool:
-        return any(isinstance(part, Amplifier) for part in self.parts)
+        return any(part.amplifies for part in self.parts)
 
     def values(self, x: Sequence[float], currents: Sequence[Sequence[float] | None] = ()) -> dict[str, float]:
         """The values of the sources that make the input and the nudges of one sample, by name.
@@ -341,30 +163,3 @@ class Circuit:
 
 def _twice(names: list[str]) -> str:
     return next(name for index, name in enumerate(names) if name in names[:index])
-
-
-def _check_name(what: str, name: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise ValueError(
-            f"{what} cannot be called {brief(name)}: a netlist takes small letters, digits and underscores, 40 at most, and a "
-            "letter first."
-        )
-
-
-def _check_comment(words: str) -> None:
-    if not words.isprintable():
-        raise ValueError(f"A comment is one line of text, got {brief(words)}: in a netlist, a new line would be a new part.")
-
-
-def _check_positive(owner: object, *names: str) -> None:
-    for name in names:
-        value = getattr(owner, name)
-        if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"`{name}` of a {type(owner).__name__} must be positive, got {value!r}.")
-
-
-def _check_finite(owner: object, *names: str) -> None:
-    for name in names:
-        value = getattr(owner, name)
-        if not math.isfinite(value):
-            raise ValueError(f"`{name}` of a {type(owner).__name__} must be a finite number, got {value!r}.")
