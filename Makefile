@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help install run test test-slow test-hostile test-data test-browser test-kill compare reproduce zoo cifar10 lint format docs bench bench-memory bench-scaling bench-limit bench-training measure clean
+.PHONY: help install run test test-slow test-hostile test-data test-browser test-ngspice test-kill compare reproduce zoo cifar10 lint format docs bench bench-memory bench-scaling bench-limit bench-training bench-circuits measure clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -34,6 +34,9 @@ test-data: install  ## the tests on real CIFAR, in the folder that FFEBM_DATA na
 
 test-browser: install  ## the tests of reports in a real browser: Debian's chromium
 	$(BIN)/python -m pytest -m browser
+
+test-ngspice: install  ## the tests that let a circuit simulator judge: Debian's ngspice
+	$(BIN)/python -m pytest -m ngspice
 
 test-kill: install  ## kill a run 100 times at random moments, resume it every time, compare the weights; then one of two processes
 	$(BIN)/python benchmarks/kill_and_resume.py --kills 100
@@ -98,6 +101,14 @@ measure: install  ## the measurements that the docs cite, into results/: the dig
 
 bench-limit: install  ## what limits on the gain of blocks do to learning, sweeps and price, into results/ (FFEBM_DATA names CIFAR-10)
 	$(BIN)/python benchmarks/gain_limit.py
+
+CHECKED := runs/circuit
+bench-circuits: install  ## a trained circuit held against ngspice, learning through it, and its speed, into results/circuits (ten minutes)
+	test -e $(CHECKED) || $(BIN)/ffebm train digits-resistive 'model.dense=[32, 10]' --output $(CHECKED)
+	$(BIN)/ffebm circuit check $(CHECKED) | tee results/circuits/check.txt
+	for n in 1e-6 1e-4 1e-2 1; do $(BIN)/ffebm circuit check $(CHECKED) --ideality $$n --json > results/circuits/ideality-$$n.json || true; done
+	$(BIN)/python examples/physical_training.py --output docs/images/moons.png | tee results/circuits/moons.txt
+	$(BIN)/python benchmarks/ngspice_speed.py
 
 clean:  ## remove what the other commands made, but not runs and results
 	rm -rf .venv site dist .pytest_cache .ruff_cache .hypothesis

@@ -87,6 +87,9 @@ COMMANDS = [
     ("reproduce", "split"),
     ("reproduce", "scaling"),
     ("bench",),
+    ("circuit",),
+    ("circuit", "export"),
+    ("circuit", "check"),
     ("presets",),
     ("settings",),
     ("data",),
@@ -98,7 +101,7 @@ COMMANDS = [
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_help_of_every_command_has_examples(command: tuple[str, ...]) -> None:
     shown = call(*command, "--help")
-    if command not in ((), ("data",), ("reproduce",)):
+    if command not in ((), ("circuit",), ("data",), ("reproduce",)):
         assert "Examples" in shown
         assert f"ffebm {' '.join(command)}" in shown.split("Examples")[1]
 

@@ -220,6 +220,54 @@ def test_custom_energy_is_thirty_lines_and_learns() -> None:
     assert float(accuracies[-1]) > 85
 
 
+def test_a_circuit_learns_the_same_wherever_it_settles() -> None:
+    out = run(sys.executable, "examples/physical_training.py", "--quick", "--without-ngspice")
+    assert len(re.findall(r"^in (?:torch|another process) +loss 0\.\d+, test accuracy", out, re.MULTILINE)) == 2
+    (apart,) = re.findall(r"differ by (\S+) at most", out)
+    assert float(apart) < 1e-5
+
+
+@pytest.mark.ngspice
+def test_a_circuit_learns_the_same_in_ngspice(tmp_path: Path) -> None:
+    out = run(sys.executable, "examples/physical_training.py", "--quick", "--output", str(tmp_path / "moons.png"))
+    assert "in ngspice" in out
+    (apart,) = re.findall(r"differ by (\S+) at most", out)
+    assert float(apart) < 1e-5
+    with Image.open(tmp_path / "moons.png") as picture:
+        assert picture.width > 500
+
+
+def test_the_netlist_on_the_page_is_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    page = ROOT / "docs" / "circuits.md"
+    exec("\n".join(blocks(page)[:2]), {})
+    printed = capsys.readouterr().out
+    (shown,) = re.findall(r"^```\n(\* -+\n.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    assert shown in printed
+
+
+@pytest.mark.ngspice
+def test_what_the_page_on_circuits_does_with_programs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs" / "circuits.md"
+    through_ngspice, device, process = re.findall(r"^```py\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    Path("device.py").write_text(device)
+    exec("\n".join([blocks(page)[0], through_ngspice, process]), {})
+
+
+def test_the_page_on_circuits_says_what_was_measured() -> None:
+    page = (ROOT / "docs" / "circuits.md").read_text()
+    rows = re.findall(r"^\| ([\d.]+)(?:, silicon)? \| ([\d.]+) (m?)V(?: of ([\d.]+) V)? \| ([\d.]+) \|$", page, re.MULTILINE)
+    assert len(rows) == 3
+    for ideality, off, milli, size, cosine in rows:
+        name = {"0.0001": "1e-4", "0.01": "1e-2", "1": "1"}[ideality]
+        (found,) = json.loads((ROOT / "results" / "circuits" / f"ideality-{name}.json").read_text())["blocks"]
+        agreed = found["agreement"]
+        largest = max(agreed["free"], agreed["nudged"]) * (1000 if milli else 1)
+        assert float(off) == pytest.approx(largest, rel=0.05)
+        assert float(cosine) == round(agreed["cosine"], 4)
+        assert not size or float(size) == pytest.approx(agreed["size"], rel=0.01)
+
+
 def test_residual_blocks_have_the_right_gradient_and_learn() -> None:
     out = run(sys.executable, "examples/residual_block.py", "--epochs", "1")
     cosines = re.findall(r"interactions\.\d\.\w+ +([\d.]+)\n", out)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
         Wiring as Wiring,
     )
     from ffebm.errors import (
+        DeviceError as DeviceError,
+        DeviceTimeoutError as DeviceTimeoutError,
         DivergenceError as DivergenceError,
         UnsettledError as UnsettledError,
         UnsettledWarning as UnsettledWarning,
@@ -50,17 +52,25 @@ if TYPE_CHECKING:
         Converter as Converter,
         Device as Device,
         Drift as Drift,
+        Driver as Driver,
         Hardware as Hardware,
         Levels as Levels,
         Mismatch as Mismatch,
+        NgspiceDriver as NgspiceDriver,
         PhaseChange as PhaseChange,
+        Physical as Physical,
+        ProcessDriver as ProcessDriver,
         ProgrammingNoise as ProgrammingNoise,
         Pulses as Pulses,
         ReadNoise as ReadNoise,
+        Recorder as Recorder,
+        Replay as Replay,
         ResistiveMemory as ResistiveMemory,
         SettleTime as SettleTime,
+        SimulatedDriver as SimulatedDriver,
         StuckCells as StuckCells,
         WireResistance as WireResistance,
+        netlist as netlist,
     )
     from ffebm.initialisation import goe_ as goe_, initialise as initialise
     from ffebm.interaction import (
@@ -87,12 +97,13 @@ _HOMES = {
     "builder": "ConvLayer DenseLayer build",
     "calibration": "Calibration calibrate",
     "energy": "Edge Energy Exponential Hopfield Ideal Rails Resistive Scale Session State Threshold Wiring",
-    "errors": "DivergenceError UnsettledError UnsettledWarning",
+    "errors": "DeviceError DeviceTimeoutError DivergenceError UnsettledError UnsettledWarning",
     "feedforward": "Feedforward",
     "gradient": "AutomaticBeta BackpropThroughTime EquilibriumPropagation GradientEstimator Gradients ImplicitEstimator "
     "RecurrentBackprop Stencil Unrolled",
-    "hardware": "Converter Device Drift Hardware Levels Mismatch PhaseChange ProgrammingNoise Pulses ReadNoise "
-    "ResistiveMemory SettleTime StuckCells WireResistance",
+    "hardware": "Converter Device Drift Driver Hardware Levels Mismatch NgspiceDriver PhaseChange Physical ProcessDriver "
+    "ProgrammingNoise Pulses ReadNoise Recorder Replay ResistiveMemory SettleTime SimulatedDriver StuckCells WireResistance "
+    "netlist",
     "initialisation": "goe_ initialise",
     "interaction": "Conductance ConvConductance Convolution Convolution1d Dense Interaction",
     "loading": "load",

@@ -6,7 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["DivergenceError", "UnsettledError", "UnsettledWarning", "block_name", "naming", "needs_tool"]
+__all__ = [
+    "DeviceError",
+    "DeviceTimeoutError",
+    "DivergenceError",
+    "UnsettledError",
+    "UnsettledWarning",
+    "block_name",
+    "naming",
+    "needs_tool",
+]
 __dir__ = __all__.copy
 
 _BLOCK = ContextVar("block", default="the block")
@@ -40,6 +49,14 @@ class DivergenceError(RuntimeError):
     def __reduce__(self) -> tuple[type, tuple[str, int, float, str]]:
         # The default would call __init__ with the message alone; worker processes pickle their errors.
         return type(self), (self.block, self.sweep, self.residual, self.advice)
+
+
+class DeviceError(RuntimeError):
+    """A device that stands in for a block failed, or answered nonsense."""
+
+
+class DeviceTimeoutError(DeviceError):
+    """A device took longer than it was given."""
 
 
 class UnsettledError(RuntimeError):

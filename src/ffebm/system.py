@@ -89,6 +89,9 @@ class System(nn.Module, ABC):
             f'{type(self).__name__} uses the same devices both ways, so they cannot differ: give mismatch `crossbars="shared"`.'
         )
 
+    def confine_(self) -> None:
+        """Bring parameters back, in place, that a step took where they must not be, as an energy does."""
+
     def latched(self, state: State) -> System:
         """The system with those choices fixed that it makes at `state`, as max-pooling does; itself, where it makes none."""
         return self
@@ -155,6 +158,9 @@ class SystemWrapper(System):
     def returning(self, other: System) -> Self:
         assert isinstance(other, SystemWrapper)
         return with_children(self, system=self.system.returning(other.system))
+
+    def confine_(self) -> None:
+        self.system.confine_()
 
     def latched(self, state: State) -> Self:
         return with_children(self, system=self.system.latched(state))
@@ -231,6 +237,9 @@ class Simulated(System):
     def returning(self, other: System) -> Simulated:
         assert isinstance(other, Simulated)
         return with_children(self, energy=self.energy.returning(other.energy))
+
+    def confine_(self) -> None:
+        self.energy.confine_()
 
     def latched(self, state: State) -> Simulated:
         energy = self.energy.latched(state)

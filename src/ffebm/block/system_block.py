@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from torch import Tensor
+
 from ffebm.block.analog_block import AnalogBlock, Unsettled
 from ffebm.checks import check_type
 from ffebm.gradient import EquilibriumPropagation, GradientEstimator
 from ffebm.substrate import Substrate
 from ffebm.system import System
+from ffebm.tracing import transforming
 
 __all__ = ["SystemBlock"]
 __dir__ = __all__.copy
@@ -38,6 +41,12 @@ class SystemBlock(AnalogBlock):
         super().__init__("The system", system, estimator, name, unsettled)
         self.system = system
         self.put_on(hardware)
+
+    def _enter(self, x: Tensor, dims: int) -> Tensor:
+        x = super()._enter(x, dims)
+        if not transforming():  # which change nothing in place
+            self.system.confine_()
+        return x
 
     def _refuse(self, *_: Any) -> NoReturn:
         raise TypeError(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ffebm.checks import brief
+from ffebm.circuit import THERMAL_VOLTAGE, DiodeModel, Junction, StraightLines
 from ffebm.energy.scale import Scale
 
 __all__ = ["Diode", "Exponential", "Ideal", "Threshold", "walls"]
@@ -48,6 +49,10 @@ class Diode(ABC):
     def slope(self, voltage: Tensor, load: Tensor, signs: Tensor) -> Tensor:
         r"""By how much a node at rest gives way to a small current: $1 / (a + i'(u))$."""
 
+    @abstractmethod
+    def model(self, ideal: DiodeModel) -> DiodeModel:
+        """The diode in a circuit; `ideal` stands in for one that is."""
+
     def in_units(self, scale: Scale) -> Diode:
         """The same diode with its numbers in units of a block."""
         return self
@@ -72,6 +77,9 @@ class Ideal(Diode):
 
     def slope(self, voltage: Tensor, load: Tensor, signs: Tensor) -> Tensor:
         return torch.where((signs == 0) | (voltage * signs > 0), 1 / load, 0.0)
+
+    def model(self, ideal: DiodeModel) -> DiodeModel:
+        return ideal
 
 
 @final
@@ -111,6 +119,9 @@ class Threshold(Diode):
     def slope(self, voltage: Tensor, load: Tensor, signs: Tensor) -> Tensor:
         conducts = -signs * voltage > self.offset
         return torch.where(signs == 0, 1 / load, 1 / (load + self.off + self.on * conducts))
+
+    def model(self, ideal: DiodeModel) -> DiodeModel:
+        return StraightLines(self.offset, self.on + self.off, self.off)
 
     def in_units(self, scale: Scale) -> Threshold:
         return Threshold(self.offset / scale.volts, self.on / scale.siemens, self.off / scale.siemens)
@@ -172,6 +183,9 @@ class Exponential(Diode):
     def slope(self, voltage: Tensor, load: Tensor, signs: Tensor) -> Tensor:
         steepness = signs.abs() * self.saturation / self.knee * torch.exp(-signs * voltage / self.knee)
         return 1 / (load + steepness)
+
+    def model(self, ideal: DiodeModel) -> DiodeModel:
+        return Junction(self.saturation, self.knee / THERMAL_VOLTAGE)
 
     def in_units(self, scale: Scale) -> Exponential:
         return Exponential(self.saturation / scale.amperes, self.ideality, self.kelvin / scale.volts)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ffebm.activation import Activation, identity
 from ffebm.checks import check_type, refuse_old_names
+from ffebm.circuit import Circuit, Junction
 from ffebm.derivative import differentiate
 from ffebm.energy.certificate import Certificate
 from ffebm.energy.graph import Edge
@@ -207,6 +208,17 @@ class Energy(nn.Module, ABC):
     def power(self, state: State, x: Tensor) -> Tensor:
         """What a circuit of this energy dissipates in a state, in watts, for every sample, shape (B,)."""
         raise TypeError(f"{type(self).__name__} describes no circuit, so it has no power: build the block of a `Resistive`.")
+
+    def circuit(self, shape: Sequence[int], *, ideal: Junction = Junction(ideality=1e-4)) -> Circuit:
+        """The electrical circuit that settles where the energy is least, for inputs of this shape.
+
+        Args:
+            ideal: the diode that stands in for ideal ones, which no simulator knows.
+        """
+        raise TypeError(
+            f"A {type(self).__name__} has no electrical circuit: `Resistive` has one. Any other energy can be given one by "
+            "overriding `circuit`, or a device of another kind by a `Driver`."
+        )
 
     def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
         """Multiply-accumulates of one sweep for one sample with an input of this shape, or None where not known."""

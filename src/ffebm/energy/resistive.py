@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ffebm.checks import brief, check_choice, check_type
+from ffebm.circuit import Circuit as Drawn, Junction
 from ffebm.derivative import input_wanted, wanted
 from ffebm.energy.certificate import Certificate
 from ffebm.energy.diode import Diode, Ideal
@@ -18,6 +19,7 @@ from ffebm.energy.graph import Edge
 from ffebm.energy.kirchhoff import Kirchhoff
 from ffebm.energy.rails import Pattern, Rails
 from ffebm.energy.scale import Scale
+from ffebm.energy.schematic import schematic
 from ffebm.energy.tangent import Tangent
 from ffebm.errors import block_name
 from ffebm.interaction import Crossbar, Shape
@@ -277,6 +279,9 @@ class Resistive(Energy):
     def diode_in_units(self) -> Diode:
         """The diode with its numbers in units of the block."""
         return self.diode.in_units(self.scale)
+
+    def circuit(self, shape: Sequence[int], *, ideal: Junction = Junction(ideality=1e-4)) -> Drawn:
+        return schematic(self, shape, ideal)
 
     def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
         """Those of crossbars between layers, up and down; the product with voltages that are held is made once."""

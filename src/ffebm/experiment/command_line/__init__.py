@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from ffebm.checks import brief_name, one_line
 from ffebm.errors import UnsettledWarning
-from ffebm.experiment.command_line import data, reproduction
+from ffebm.experiment.command_line import circuit, data, reproduction
 from ffebm.experiment.command_line.console import EPILOGS, notes, out
 from ffebm.experiment.command_line.group import Group
 from ffebm.experiment.command_line.reference import presets, settings
@@ -38,9 +38,12 @@ data_app = typer.Typer(no_args_is_help=True, help="Look after data sets: say whi
 app.add_typer(data_app, name="data")
 reproduce_app = typer.Typer(no_args_is_help=True, help="Make the paper's figures and tables again, beside the printed ones.")
 app.add_typer(reproduce_app, name="reproduce")
+circuit_app = typer.Typer(no_args_is_help=True, help="Blocks as electrical circuits: write netlists, and let ngspice judge.")
+app.add_typer(circuit_app, name="circuit")
 PLACES = (
     (app, (train, evaluate, predict, export, check, report, zoo, presets, settings, bench)),
     (data_app, (data.check, data.fetch)),
+    (circuit_app, (circuit.export, circuit.check)),
     (reproduce_app, (reproduction.static, reproduction.split, reproduction.scaling)),
 )
 for place, commands in PLACES:
