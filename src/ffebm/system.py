@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ffebm.checks import check_type
 from ffebm.derivative import Gradients
-from ffebm.energy import Energy
+from ffebm.energy import Energy, Wiring
 from ffebm.nudge import Nudge, Strength
 from ffebm.portions import portions
 from ffebm.relaxation import PhasesObserver, Relaxation, Relaxed
@@ -127,6 +127,10 @@ class System(nn.Module, ABC):
         """Multiply-accumulates of one sweep for one sample with an input of this shape, or None where not known."""
         return None
 
+    def wiring(self, shape: Sequence[int]) -> Wiring | None:
+        """The matrices that crossbars hold for an input of this shape, or None where not known."""
+        return None
+
 
 class SystemWrapper(System):
     """Another system, a part of which a subclass changes: readings, for example."""
@@ -173,6 +177,9 @@ class SystemWrapper(System):
 
     def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
         return self.system.sweep_macs(shape)
+
+    def wiring(self, shape: Sequence[int]) -> Wiring | None:
+        return self.system.wiring(shape)
 
 
 class Simulated(System):
@@ -247,6 +254,9 @@ class Simulated(System):
 
     def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
         return self.energy.sweep_macs(shape)
+
+    def wiring(self, shape: Sequence[int]) -> Wiring | None:
+        return self.energy.wiring(shape)
 
 
 class _Latched(Simulated):

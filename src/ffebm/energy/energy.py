@@ -14,6 +14,7 @@ from ffebm.checks import check_type, refuse_old_names
 from ffebm.derivative import differentiate
 from ffebm.energy.certificate import Certificate
 from ffebm.energy.graph import Edge
+from ffebm.energy.wiring import Wiring
 from ffebm.interaction import Shape
 from ffebm.state import Colours, State
 from ffebm.tracing import refuse_exporting
@@ -192,6 +193,14 @@ class Energy(nn.Module, ABC):
             f"{type(self).__name__} has no complex version, which a stencil of complex nudges needs: take a `Hopfield` of "
             "smooth activations, override `holomorphic`, or use another stencil, for example `Stencil.centered()`."
         )
+
+    def wiring(self, shape: Sequence[int]) -> Wiring | None:
+        """The matrices that crossbars hold for an input of this shape; None where they are not known."""
+        ties = self.ties(shape)
+        matrices = [edge.interaction.matrix(below) for edge, below in ties]
+        if None in matrices or (not ties and len(self.activations) > 1):
+            return None
+        return Wiring(tuple(matrix for matrix in matrices if matrix is not None), len(self.colours()))
 
     def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
         """Multiply-accumulates of one sweep for one sample with an input of this shape, or None where not known."""

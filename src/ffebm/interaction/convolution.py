@@ -12,6 +12,7 @@ from torch.nn.grad import conv1d_weight, conv2d_weight
 
 from ffebm.checks import brief, check_size
 from ffebm.interaction.interaction import Contact, Ends, Interaction, Shape
+from ffebm.interaction.matrix import Matrix
 from ffebm.interaction.pair import Pair, mean_and_difference
 from ffebm.pooling import Pool
 from ffebm.state import per_sample
@@ -155,6 +156,10 @@ class _Convolution(Interaction):
 
     def macs(self, shape: Shape) -> int:
         return self.weight.numel() * math.prod(self._convolved(shape))
+
+    def matrix(self, shape: Shape) -> Matrix:
+        out_channels, *window = self.weight.shape
+        return Matrix(math.prod(window), out_channels // self.groups, math.prod(self._convolved(shape)), self.groups)
 
     def convolve(self, pre: Tensor) -> Tensor:
         """The current up before it is pooled."""
