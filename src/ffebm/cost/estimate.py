@@ -162,7 +162,7 @@ class _Rates:
 
     def _read(self, phase: Phase, block: AnalogPart, conversions: float, units: int) -> Line:
         bits = block.adc_bits or self.design.adc_bits
-        converters = math.ceil(units / self.design.columns_per_adc)
+        converters = math.ceil(units / self.design.units_per_adc)
         time = conversions / converters / self.t.rate("adc_rate")
         return Line(phase, block.name, "read-out", conversions, conversions * self.t.adc_energy(bits), time)
 

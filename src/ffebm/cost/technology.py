@@ -59,7 +59,7 @@ class Design:
         rows: of a crossbar tile.
         columns: of a crossbar tile.
         arrays_per_weight: a conductance has no sign, so a weight takes two.
-        columns_per_adc: that take turns at a converter.
+        units_per_adc: that take turns at a converter.
         dac_bits: of every value that enters a block, where the model names none.
         adc_bits: of every unit that is read, where the model names none.
         digital_bits: of numbers in memory.
@@ -74,7 +74,7 @@ class Design:
     rows: int = 128
     columns: int = 128
     arrays_per_weight: int = 2
-    columns_per_adc: int = 128
+    units_per_adc: int = 128
     dac_bits: int = 8
     adc_bits: int = 8
     digital_bits: int = 8
@@ -84,7 +84,7 @@ class Design:
     at_once: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("rows", "columns", "arrays_per_weight", "columns_per_adc", "dac_bits", "adc_bits", "digital_bits"):
+        for name in ("rows", "columns", "arrays_per_weight", "units_per_adc", "dac_bits", "adc_bits", "digital_bits"):
             check_size(name, getattr(self, name))
         check_size("multipliers", self.multipliers)
         check_choice("settle", self.settle, get_args(Settle))

@@ -15,6 +15,7 @@ from ffebm.checks import brief_name, one_line
 from ffebm.errors import UnsettledWarning
 from ffebm.experiment.command_line import data, reproduction
 from ffebm.experiment.command_line.console import EPILOGS, notes, out
+from ffebm.experiment.command_line.cost import cost
 from ffebm.experiment.command_line.group import Group
 from ffebm.experiment.command_line.reference import presets, settings
 from ffebm.experiment.command_line.results import check, evaluate, export, predict, report
@@ -39,7 +40,7 @@ app.add_typer(data_app, name="data")
 reproduce_app = typer.Typer(no_args_is_help=True, help="Make the paper's figures and tables again, beside the printed ones.")
 app.add_typer(reproduce_app, name="reproduce")
 PLACES = (
-    (app, (train, evaluate, predict, export, check, report, zoo, presets, settings, bench)),
+    (app, (train, evaluate, predict, export, check, report, zoo, presets, settings, bench, cost)),
     (data_app, (data.check, data.fetch)),
     (reproduce_app, (reproduction.static, reproduction.split, reproduction.scaling)),
 )
