@@ -31,13 +31,24 @@ from ffebm import (
     identity,
 )
 from ffebm.builder import ConvLayer, DenseLayer
-from ffebm.cost import CONSTANTS, KINDS, PHASES, Design, Estimate, Quantity, Technology, converter_energy, estimate, workload
-from ffebm.cost.quantity import in_units
 from ffebm.experiment.command_line import app
 from ffebm.experiment.costing import SHAPES, costing_of
 from ffebm.experiment.data import load
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.technology_files import read_technology
+from ffebm.hardware.cost import (
+    CONSTANTS,
+    KINDS,
+    PHASES,
+    Design,
+    Estimate,
+    Quantity,
+    Technology,
+    converter_energy,
+    estimate,
+    workload,
+)
+from ffebm.hardware.cost.quantity import in_units
 from ffebm.interaction import Matrix
 
 TABLE = read_technology()

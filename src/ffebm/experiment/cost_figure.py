@@ -8,10 +8,10 @@ from functools import partial
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ffebm.cost import KINDS, PHASES, Bill, Estimate
-from ffebm.cost.bill import Kind
-from ffebm.cost.quantity import in_units
 from ffebm.experiment.figures import shown
+from ffebm.hardware.cost import KINDS, PHASES, Bill, Estimate
+from ffebm.hardware.cost.bill import Kind
+from ffebm.hardware.cost.quantity import in_units
 
 __all__ = ["cost_figure"]
 __dir__ = __all__.copy

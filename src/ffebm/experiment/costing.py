@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from ffebm.cost import KINDS, PHASES, Bill, Estimate, Technology, estimate, workload
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.forecast import sketch
 from ffebm.experiment.places import SETTINGS, check_is_run
 from ffebm.experiment.preset import read_preset_or_file
 from ffebm.experiment.run import Run
 from ffebm.experiment.settings import Settings
+from ffebm.hardware.cost import KINDS, PHASES, Bill, Estimate, Technology, estimate, workload
 
 __all__ = ["Costing", "costing_of", "numbers", "price"]
 __dir__ = __all__.copy

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ffebm.checks import brief, brief_name
-from ffebm.cost import CONSTANTS, Constant, Design, Quantity, Technology
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.settings.reading import closest, parsed, read_toml
+from ffebm.hardware.cost import CONSTANTS, Constant, Design, Quantity, Technology
 
 __all__ = ["DEFAULT", "TechnologyError", "read_technology"]
 __dir__ = __all__.copy

@@ -16,8 +16,8 @@ from ffebm.experiment.errors import UserError
 from ffebm.experiment.tables import titled
 
 if TYPE_CHECKING:
-    from ffebm.cost import Bill, Estimate
     from ffebm.experiment.costing import Costing
+    from ffebm.hardware.cost import Bill, Estimate
 
 __all__ = ["cost"]
 __dir__ = __all__.copy
@@ -103,7 +103,7 @@ def _draw(found: Costing, path: Path) -> None:
 
 
 def _print(found: Costing) -> None:
-    from ffebm.cost import KINDS, PHASES
+    from ffebm.hardware.cost import KINDS, PHASES
 
     estimate = found.estimate
     bills = [(name, bill) for name, bill in estimate.bills.items() if bill is not None]
@@ -143,7 +143,7 @@ def _frame(bills: list[tuple[str, Bill]]) -> Table:
 
 
 def _amount(value: float, unit: str) -> str:
-    from ffebm.cost.quantity import in_units
+    from ffebm.hardware.cost.quantity import in_units
 
     return in_units(value, unit) if value else ""
 

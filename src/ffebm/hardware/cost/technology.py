@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from ffebm.checks import brief, check_choice, check_size
-from ffebm.cost.quantity import Quantity
-from ffebm.cost.survey import FINEST, converter_energy
+from ffebm.hardware.cost.quantity import Quantity
+from ffebm.hardware.cost.survey import FINEST, converter_energy
 
 __all__ = ["CONSTANTS", "Constant", "Design", "Technology"]
 __dir__ = __all__.copy

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ffebm.checks import check_size
-from ffebm.cost.bill import PHASES, Bill, Line, Phase
-from ffebm.cost.technology import Technology
-from ffebm.cost.workload import AnalogPart, DigitalPart, Workload
+from ffebm.hardware.cost.bill import PHASES, Bill, Line, Phase
+from ffebm.hardware.cost.technology import Technology
+from ffebm.hardware.cost.workload import AnalogPart, DigitalPart, Workload
 from ffebm.interaction import Matrix
 
 __all__ = ["Estimate", "Tiles", "estimate"]
@@ -104,13 +104,13 @@ class _Rates:
 
     def analog(self, block: AnalogPart, *, trains: bool) -> Iterator[Line]:
         """A block that settles; all of its units are read where it trains, its output alone where it does not."""
-        read = block.units if trains else block.outputs
+        read = block.units if trains and block.conversions.reads_all else block.outputs
         yield from self._phase("free", block, block.free_sweeps, block.inputs, read, 1)
         if not trains:
             return
         assert block.nudged_sweeps is not None
         pushed = block.inputs + block.outputs  # which a nudge goes into besides
-        yield from self._phase("nudged", block, block.nudged_sweeps, pushed, block.units, block.nudges)
+        yield from self._phase("nudged", block, block.nudged_sweeps, pushed, read, block.nudges)
         yield from self._update(block)
 
     def elastic(self, workload: Workload) -> Iterator[Line]:
@@ -156,12 +156,12 @@ class _Rates:
         return Line(phase, block.name, "settling", macs, energy, sweeps * block.turns * waits * self.t.seconds("settle_time"))
 
     def _driven(self, phase: Phase, block: AnalogPart, conversions: float, settled: float) -> Line:
-        bits = block.dac_bits or self.design.dac_bits
+        bits = block.conversions.dac_bits or self.design.dac_bits
         time = settled * self.t.seconds("dac_time")
         return Line(phase, block.name, "input conversion", conversions, conversions * self.t.dac_energy(bits), time)
 
     def _read(self, phase: Phase, block: AnalogPart, conversions: float, units: int) -> Line:
-        bits = block.adc_bits or self.design.adc_bits
+        bits, conversions = block.conversions.adc_bits or self.design.adc_bits, conversions * block.conversions.repeats
         converters = math.ceil(units / self.design.units_per_adc)
         time = conversions / converters / self.t.rate("adc_rate")
         return Line(phase, block.name, "read-out", conversions, conversions * self.t.adc_energy(bits), time)
@@ -169,7 +169,7 @@ class _Rates:
     def _update(self, block: AnalogPart) -> Iterator[Line]:
         """The contrast of two states is two outer products: of a mean with a difference, and the other way round."""
         products = 2 * self.batch
-        if self.design.update == "outer-product":
+        if self.design.update == "outer-product" or not block.conversions.reads_all:
             cells = self.design.arrays_per_weight * products * block.macs
             copies = max((1 if self.design.at_once else matrix.positions for matrix in block.matrices), default=0)
             time = products * copies * self.t.seconds("outer_time")

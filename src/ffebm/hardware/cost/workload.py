@@ -9,9 +9,13 @@ import torch
 
 from ffebm.interaction import Matrix
 from ffebm.model import FFEBM
+from ffebm.relaxation import Relaxation
+from ffebm.substrate import Conversions, Substrate
 
 __all__ = ["AnalogPart", "DigitalPart", "Workload", "workload"]
 __dir__ = __all__.copy
+
+UNSAID = Conversions()  # where a block runs on nothing in particular
 
 
 @dataclass(frozen=True)
@@ -41,8 +45,7 @@ class AnalogPart:
     nudged_sweeps: float | None = None  # None where its gradient comes without nudges
     nudges: int = 0  # phases besides the free one
     elastic: bool = False  # whether its nudge follows the output, so that the readout runs at every nudged sweep
-    dac_bits: int | None = None
-    adc_bits: int | None = None
+    conversions: Conversions = UNSAID
 
     @property
     def units(self) -> int:
@@ -99,8 +102,8 @@ def workload(model: FFEBM, input_shape: tuple[int, ...] | None = None, sweeps: t
         units = tuple(math.prod(layer) for layer in analog.shapes)
         nudging = block.estimator.nudging
         elastic = number == last and model.nudge == "elastic" and nudging is not None and not nudging.chosen.linearised
-        free = block.relax.steps if sweeps is None else sweeps[0]
-        nudged = None if nudging is None else nudging.relax.steps if sweeps is None else sweeps[1]
+        free = _made(block.relax, None if sweeps is None else sweeps[0], block.hardware)
+        nudged = None if nudging is None else _made(nudging.relax, None if sweeps is None else sweeps[1], block.hardware)
         entering = units[block.output_layer]
         blocks.append(
             AnalogPart(
@@ -115,11 +118,18 @@ def workload(model: FFEBM, input_shape: tuple[int, ...] | None = None, sweeps: t
                 nudged,
                 nudges=0 if nudging is None else len(nudging.chosen.points),
                 elastic=elastic,
+                conversions=UNSAID if block.hardware is None else block.hardware.conversions,
             )
         )
     readout = rows[-1]
     classes = math.prod(readout.shapes[0])
     return Workload(tuple(stages), tuple(blocks), _digital(readout.part, readout.macs, entering, classes, readout.parameters))
+
+
+def _made(relax: Relaxation, counted: float | None, hardware: Substrate | None) -> float:
+    """Sweeps of a phase: as many as were counted, and no more than the hardware makes."""
+    most = (relax if hardware is None else hardware.shortened(relax)).steps
+    return most if counted is None else min(counted, most)
 
 
 def _digital(name: str, macs: int | None, inputs: int, outputs: int, parameters: int, *, first: bool = False) -> DigitalPart:
