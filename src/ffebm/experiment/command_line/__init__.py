@@ -20,6 +20,7 @@ from ffebm.experiment.command_line.group import Group
 from ffebm.experiment.command_line.reference import presets, settings
 from ffebm.experiment.command_line.results import check, evaluate, export, predict, report
 from ffebm.experiment.command_line.speed import bench
+from ffebm.experiment.command_line.study import study
 from ffebm.experiment.command_line.training import train
 from ffebm.experiment.command_line.zoo import zoo
 from ffebm.experiment.errors import Remark, UserError
@@ -40,7 +41,7 @@ app.add_typer(data_app, name="data")
 reproduce_app = typer.Typer(no_args_is_help=True, help="Make the paper's figures and tables again, beside the printed ones.")
 app.add_typer(reproduce_app, name="reproduce")
 PLACES = (
-    (app, (train, evaluate, predict, export, check, report, zoo, presets, settings, bench, cost)),
+    (app, (train, evaluate, predict, export, check, report, zoo, presets, settings, bench, cost, study)),
     (data_app, (data.check, data.fetch)),
     (reproduce_app, (reproduction.static, reproduction.split, reproduction.scaling)),
 )

@@ -32,6 +32,7 @@ __all__ = [
     "ScaleOption",
     "SeedsOption",
     "StaticScaleOption",
+    "launcher",
     "scaling",
     "split",
     "static",
@@ -150,7 +151,7 @@ def _table(name: str, words: str) -> Callable[..., None]:
             from ffebm.experiment.report.reproduced import report_experiment
 
         store = None if keep is None else Store(keep)
-        queue = Queue(cells, folder, _launcher(jobs, devices, ray), data, store=store, checked=SCALES[scale].checked)
+        queue = Queue(cells, folder, launcher(jobs, devices, ray), data, store=store, checked=SCALES[scale].checked)
         whole = queue.run(notes)
         text = report_experiment(
             experiment,
@@ -203,7 +204,7 @@ def _checked(overrides: list[str]) -> list[str]:
     return overrides
 
 
-def _launcher(jobs: int | None, devices: str | None, ray: str | None) -> Launcher:
+def launcher(jobs: int | None, devices: str | None, ray: str | None) -> Launcher:
     from ffebm.experiment.queue import LocalProcesses, RayCluster
 
     if ray is not None:
