@@ -91,13 +91,8 @@ def _how(findings: Findings, finished: int, asked: int) -> str:
 def _table(findings: Findings) -> Table:
     front = findings.front()
     axes = findings.study.axes
-    header = [axis.label for axis in axes] + [
-        "test accuracy, %",
-        "smallest cosine",
-        "training step",
-        "inference",
-        "on the front",
-    ]
+    header = [axis.label for axis in axes]
+    header += ["test accuracy, %", "smallest cosine", "training step", "inference", "on the front"]
     rows = [
         (
             *(level.name for level in point.levels),

@@ -79,7 +79,7 @@ def _front(axes: Axes, findings: Findings) -> None:
     front = findings.front()
     axes.plot([p.energy for p in front], [p.accuracy for p in front], color="#8c96a3", linewidth=1, zorder=0)
     energies = [point.energy for point in findings.points if math.isfinite(point.energy)]
-    if max(energies) > 3 * min(energies):
+    if max(energies) > 10 * min(energies):
         axes.set_xscale("log")
     axes.xaxis.set_major_formatter(lambda value, _: in_units(value, "J"))
     axes.xaxis.set_minor_formatter(lambda *_: "")
