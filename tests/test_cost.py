@@ -36,6 +36,7 @@ from ffebm.experiment.costing import SHAPES, costing_of
 from ffebm.experiment.data import load
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.technology_files import read_technology
+from ffebm.hardware import Converter, Hardware
 from ffebm.hardware.cost import (
     CONSTANTS,
     KINDS,
@@ -49,9 +50,11 @@ from ffebm.hardware.cost import (
     workload,
 )
 from ffebm.hardware.cost.quantity import in_units
+from ffebm.hardware.devices import Mismatch, SettleTime
 from ffebm.interaction import Matrix
 
 TABLE = read_technology()
+CENTERED = {"estimator": EquilibriumPropagation(), "nudge": "stationary"}
 
 
 def with_design(**choices: object) -> Technology:
@@ -246,6 +249,45 @@ class TestCounts:
         assert found.training is None
         assert found.inference.energy > 0
         assert found.digital_training.energy > 0
+
+
+class TestEquipment:
+    """What a block is built with has its price."""
+
+    def test_bits_and_repeated_readings_are_those_of_the_block(self) -> None:
+        chip = Hardware(dac=Converter(bits=6), adc=Converter(bits=5, average=3))
+        found, plain = (priced(net(hardware=hardware, **CENTERED)) for hardware in (chip, None))
+        assert found.training is not None
+        assert plain.training is not None
+        for phase in ("free", "nudged"):
+            assert found.training.count_of(phase, "read-out") == 3 * plain.training.count_of(phase, "read-out")
+        one = found.training.energy_of(kind="read-out") / found.training.count_of(kind="read-out")
+        assert one == pytest.approx(TABLE.adc_energy(5))
+        into = found.training.energy_of(kind="input conversion") / found.training.count_of(kind="input conversion")
+        assert into == pytest.approx(TABLE.dac_energy(6))
+
+    def test_reading_the_output_alone_leaves_the_contrast_to_the_chip(self) -> None:
+        chip = Hardware(adc=Converter(bits=8), read="output")
+        found = priced(net(hardware=chip, **CENTERED), batch=1).training
+        assert found is not None
+        assert found.count_of("free", "read-out") == 6 * 64 + 10
+        assert {line.kind for line in found.lines if line.part == "block 1" and line.phase == "update"} == {"weight writes"}
+
+    def test_crossbars_for_currents_back_are_built_and_written(self) -> None:
+        ways = {kind: Hardware(devices=[Mismatch(0.1, crossbars=kind)]) for kind in ("shared", "separate")}
+        shared, separate = (priced(net(hardware=chip, **CENTERED)) for chip in ways.values())
+        assert shared.training is not None
+        assert separate.training is not None
+        assert [each.tiles for each in separate.tiles] == [2 * each.tiles for each in shared.tiles]
+        assert separate.training.count_of(kind="weight writes") == 2 * shared.training.count_of(kind="weight writes")
+        assert separate.training.energy_of(kind="settling") == shared.training.energy_of(kind="settling")
+
+    def test_phases_that_are_cut_short_take_less(self) -> None:
+        chip = Hardware(devices=[SettleTime(4)])
+        found = workload(net(hardware=chip, **CENTERED))
+        assert [(block.free_sweeps, block.nudged_sweeps) for block in found.blocks] == [(4, 4)] * 2
+        counted = workload(net(hardware=chip, **CENTERED), sweeps=(5.5, 2.5))
+        assert [(block.free_sweeps, block.nudged_sweeps) for block in counted.blocks] == [(4, 2.5)] * 2
 
 
 class TestConservation:

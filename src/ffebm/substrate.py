@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ffebm.relaxation import Relaxation
 from ffebm.system import System
 
-__all__ = ["Chip", "Conversions", "Readout", "Substrate"]
+__all__ = ["Chip", "Equipment", "Readout", "Substrate"]
 __dir__ = __all__.copy
 
 
@@ -22,13 +22,15 @@ class Readout(NamedTuple):
     unmoved: float  # share of units of which all readings are the same, the one that the phases began at among them
 
 
-class Conversions(NamedTuple):
-    """What goes through converters at the borders of a block."""
+class Equipment(NamedTuple):
+    """What a block is built with, as far as its cost depends on that."""
 
     dac_bits: int | None = None  # None where nothing is said of them
     adc_bits: int | None = None
     repeats: int = 1  # of each read-out, which are averaged
     reads_all: bool = True  # layers, and not the output alone, where the block learns
+    signed: bool = True  # whether a weight is the difference of two cells
+    ways: int = 1  # crossbars that hold the same weights: two, where currents come back through another
 
 
 class Chip(nn.Module, ABC):
@@ -53,7 +55,7 @@ class Chip(nn.Module, ABC):
 class Substrate(ABC):
     """A description of what blocks can run on."""
 
-    conversions: Conversions = Conversions()
+    equipment: Equipment = Equipment()
 
     def shortened(self, relax: Relaxation) -> Relaxation:
         """A relaxation as far as it comes here."""

@@ -11,7 +11,7 @@ from ffebm.hardware.chip import AnalogChip
 from ffebm.hardware.converter import Converter
 from ffebm.hardware.devices import Device
 from ffebm.relaxation import Relaxation
-from ffebm.substrate import Conversions, Substrate
+from ffebm.substrate import Equipment, Substrate
 
 __all__ = ["Hardware"]
 __dir__ = __all__.copy
@@ -63,9 +63,11 @@ class Hardware(Substrate):
         return not self.devices and all(converter.is_ideal for converter in converters)
 
     @property
-    def conversions(self) -> Conversions:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def equipment(self) -> Equipment:  # pyright: ignore[reportIncompatibleVariableOverride]
         bits = [None if converter is None else converter.bits for converter in (self.dac, self.adc)]
-        return Conversions(*bits, 1 if self.adc is None else self.adc.average, self.read == "all")
+        repeats = 1 if self.adc is None else self.adc.average
+        ways = 2 if any(device.splits for device in self.devices) else 1
+        return Equipment(*bits, repeats, self.read == "all", self.pairs, ways)
 
     def shortened(self, relax: Relaxation) -> Relaxation:
         for device in self.devices:

@@ -89,8 +89,9 @@ class _Rates:
         self.batch = batch
 
     def tiles(self, block: AnalogPart) -> Tiles:
-        tiles = sum(self._arrays(matrix) for matrix in block.matrices)
-        cells = sum(self._copies(matrix) * matrix.weights for matrix in block.matrices) * self.design.arrays_per_weight
+        per_weight = self._per_weight(block) * block.equipment.ways
+        tiles = sum(self._copies(matrix) * self._tiles(matrix) for matrix in block.matrices) * per_weight
+        cells = sum(self._copies(matrix) * matrix.weights for matrix in block.matrices) * per_weight
         return Tiles(block.name, tiles, cells, cells / (tiles * self.design.rows * self.design.columns) if tiles else 0.0)
 
     def digital(self, part: DigitalPart) -> Iterator[Line]:
@@ -104,7 +105,7 @@ class _Rates:
 
     def analog(self, block: AnalogPart, *, trains: bool) -> Iterator[Line]:
         """A block that settles; all of its units are read where it trains, its output alone where it does not."""
-        read = block.units if trains and block.conversions.reads_all else block.outputs
+        read = block.units if trains and block.equipment.reads_all else block.outputs
         yield from self._phase("free", block, block.free_sweeps, block.inputs, read, 1)
         if not trains:
             return
@@ -147,21 +148,21 @@ class _Rates:
         """Each sweep sends a current up and a current down through every matrix."""
         macs = sweeps * 2 * block.macs
         if self.design.settle == "analog":
-            energy = macs * self.design.arrays_per_weight * self.t.settle_energy
+            energy = macs * self._per_weight(block) * self.t.settle_energy
         else:
             products = sum(matrix.positions * self._tiles(matrix) for matrix in block.matrices)
             size = self.design.rows * self.design.columns / self.t.cells
-            energy = sweeps * 2 * products * size * self.t.product_energy
+            energy = sweeps * 2 * products * self._per_weight(block) * size * self.t.product_energy
         waits = max((1 if self.design.at_once else matrix.positions for matrix in block.matrices), default=0)
         return Line(phase, block.name, "settling", macs, energy, sweeps * block.turns * waits * self.t.seconds("settle_time"))
 
     def _driven(self, phase: Phase, block: AnalogPart, conversions: float, settled: float) -> Line:
-        bits = block.conversions.dac_bits or self.design.dac_bits
+        bits = block.equipment.dac_bits or self.design.dac_bits
         time = settled * self.t.seconds("dac_time")
         return Line(phase, block.name, "input conversion", conversions, conversions * self.t.dac_energy(bits), time)
 
     def _read(self, phase: Phase, block: AnalogPart, conversions: float, units: int) -> Line:
-        bits, conversions = block.conversions.adc_bits or self.design.adc_bits, conversions * block.conversions.repeats
+        bits, conversions = block.equipment.adc_bits or self.design.adc_bits, conversions * block.equipment.repeats
         converters = math.ceil(units / self.design.units_per_adc)
         time = conversions / converters / self.t.rate("adc_rate")
         return Line(phase, block.name, "read-out", conversions, conversions * self.t.adc_energy(bits), time)
@@ -169,8 +170,8 @@ class _Rates:
     def _update(self, block: AnalogPart) -> Iterator[Line]:
         """The contrast of two states is two outer products: of a mean with a difference, and the other way round."""
         products = 2 * self.batch
-        if self.design.update == "outer-product" or not block.conversions.reads_all:
-            cells = self.design.arrays_per_weight * products * block.macs
+        if self.design.update == "outer-product" or not block.equipment.reads_all:
+            cells = self._per_weight(block) * block.equipment.ways * products * block.macs
             copies = max((1 if self.design.at_once else matrix.positions for matrix in block.matrices), default=0)
             time = products * copies * self.t.seconds("outer_time")
             yield Line("update", block.name, "weight writes", cells, cells * self.t.outer_energy, time)
@@ -194,9 +195,8 @@ class _Rates:
         return matrix.positions if self.design.at_once else 1
 
     def _tiles(self, matrix: Matrix) -> int:
-        """Arrays that a matrix and its copy of the other sign take, one position of it."""
-        across = math.ceil(matrix.rows / self.design.rows) * math.ceil(matrix.columns / self.design.columns)
-        return across * matrix.groups * self.design.arrays_per_weight
+        """Arrays that a matrix takes, of one sign and one position of it."""
+        return matrix.groups * math.ceil(matrix.rows / self.design.rows) * math.ceil(matrix.columns / self.design.columns)
 
-    def _arrays(self, matrix: Matrix) -> int:
-        return self._copies(matrix) * self._tiles(matrix)
+    def _per_weight(self, block: AnalogPart) -> int:
+        return self.design.arrays_per_weight if block.equipment.signed else 1

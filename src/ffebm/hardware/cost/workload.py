@@ -10,12 +10,12 @@ import torch
 from ffebm.interaction import Matrix
 from ffebm.model import FFEBM
 from ffebm.relaxation import Relaxation
-from ffebm.substrate import Conversions, Substrate
+from ffebm.substrate import Equipment, Substrate
 
 __all__ = ["AnalogPart", "DigitalPart", "Workload", "workload"]
 __dir__ = __all__.copy
 
-UNSAID = Conversions()  # where a block runs on nothing in particular
+UNSAID = Equipment()  # where a block runs on nothing in particular
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class AnalogPart:
     nudged_sweeps: float | None = None  # None where its gradient comes without nudges
     nudges: int = 0  # phases besides the free one
     elastic: bool = False  # whether its nudge follows the output, so that the readout runs at every nudged sweep
-    conversions: Conversions = UNSAID
+    equipment: Equipment = UNSAID
 
     @property
     def units(self) -> int:
@@ -118,7 +118,7 @@ def workload(model: FFEBM, input_shape: tuple[int, ...] | None = None, sweeps: t
                 nudged,
                 nudges=0 if nudging is None else len(nudging.chosen.points),
                 elastic=elastic,
-                conversions=UNSAID if block.hardware is None else block.hardware.conversions,
+                equipment=UNSAID if block.hardware is None else block.hardware.equipment,
             )
         )
     readout = rows[-1]
