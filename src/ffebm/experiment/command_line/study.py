@@ -151,7 +151,7 @@ def _preview(study: Study, runs: int, seeds: int | None, given: list[str]) -> No
     out.print(f"{study.title}\n{study.question}", markup=False, soft_wrap=True)
     for axis in study.axes:
         out.print(f"  {axis.label}: {', '.join(level.name for level in axis.levels)}", markup=False, soft_wrap=True)
-    out.print(f"{runs} runs of {study.preset}, {study.seeds if seeds is None else seeds} seeds each.", markup=False)
+    out.print(f"{runs} runs of {study.preset}, {len(study.seeds) if seeds is None else seeds} seeds each.", markup=False)
     if study.minutes is not None and not given:
         minutes = study.minutes * runs / len(study.trials())
         out.print(f"About {max(1, round(minutes))} minutes on two cores.", markup=False)

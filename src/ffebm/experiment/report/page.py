@@ -96,7 +96,7 @@ def _(chart: Chart) -> list[dict[str, Any]]:
     traces = [
         {
             "name": escape(curve.name, quote=False),  # Plotly reads some HTML in names, links among it
-            "x": list(curve.x),
+            "x": [escape(x, quote=False) if isinstance(x, str) else x for x in curve.x],
             "y": [value if math.isfinite(value) and (value > 0 or not chart.log) else None for value in curve.y],
             "colour": curve.colour,
             **_besides(curve),
@@ -104,7 +104,15 @@ def _(chart: Chart) -> list[dict[str, Any]]:
         }
         for curve in chart.curves
     ]
-    return [{"traces": traces, "x": chart.x, "y": chart.y, "log": chart.log, "steps": chart.steps}]
+    return [
+        {
+            "traces": traces,
+            "x": escape(chart.x, quote=False),
+            "y": escape(chart.y, quote=False),
+            "log": chart.log,
+            "steps": chart.steps,
+        }
+    ]
 
 
 def _besides(curve: Curve) -> dict[str, Any]:

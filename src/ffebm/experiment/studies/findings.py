@@ -105,7 +105,8 @@ class Findings:
         for level, points in self.lines():
             words = _answer(axis, points, tolerance)
             if level is not None:
-                words = f"{self.study.axes[1].named(level).capitalize()}: {words[0].lower()}{words[1:]}"
+                name = self.study.axes[1].named(level)
+                words = f"{name[0].upper()}{name[1:]}: {words[0].lower()}{words[1:]}"
             sentences.append(words)
         return sentences
 
@@ -133,9 +134,8 @@ def _answer(axis: Axis, points: Sequence[Point], tolerance: float) -> str:
             f"the {best} with {axis.named(axis.reference)}: {lost}"
         )
         if math.isfinite(enough.energy) and math.isfinite(reference.energy):
-            words += (
-                f", at {100 * enough.energy / reference.energy:.0f} % of the energy ({in_units(enough.energy, 'J')} a sample)"
-            )
+            share = 100 * enough.energy / reference.energy
+            words += f", at {share:.0f} % of the energy of a training step ({in_units(enough.energy, 'J')} a sample)"
     if fails is not None:
         words += f". With {axis.named(fails.levels[0])} it loses {_points(fails.losses(reference))}"
     return f"{words}."

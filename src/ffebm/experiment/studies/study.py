@@ -23,6 +23,7 @@ TABLE = ("title", "question", "preset", "seeds", "tolerance", "minutes", "settin
 OF_AXIS = ("label", "phrase", "key", "values")
 OF_LEVEL = ("name", "settings")
 AXES, LEVELS, SEEDS = 2, 50, 100  # at most
+LONGEST = 60  # characters of the name of a level
 
 
 class StudyError(UserError):
@@ -43,7 +44,7 @@ class Study:
     question: str
     preset: str
     axes: tuple[Axis, ...]
-    seeds: int = 3
+    seeds: tuple[int, ...] = (0, 1, 2)
     changes: tuple[str, ...] = ()
     tolerance: float = 1.0
     minutes: float | None = None
@@ -54,7 +55,7 @@ class Study:
         Args:
             more: settings of every run besides the study's own.
         """
-        chosen = range(self.seeds if seeds is None else seeds)
+        chosen = self.seeds if seeds is None else range(seeds)
         levels = list(product(*(axis.levels for axis in self.axes)))
         return [Trial(self.preset, each, seed, (*self.changes, *more)) for seed in chosen for each in levels]
 
@@ -77,9 +78,7 @@ def _study(table: Mapping[str, Any], name: str, where: str) -> Study:
     entries = table.get("axis")
     if not isinstance(entries, list) or not 0 < len(entries) <= AXES:
         raise StudyError(f"{where} needs one or two axes, each under [[axis]], with `key` and `values`: what it varies.")
-    seeds, tolerance, minutes = table.get("seeds", 3), table.get("tolerance", 1.0), table.get("minutes")
-    if isinstance(seeds, bool) or not isinstance(seeds, int) or not 0 < seeds <= SEEDS:
-        raise StudyError(f"`seeds` of {where} must be a whole number from 1 to {SEEDS}, got {brief(seeds)}.")
+    tolerance, minutes = table.get("tolerance", 1.0), table.get("minutes")
     for key, number in (("tolerance", tolerance), ("minutes", minutes)):
         if isinstance(number, bool) or not (number is None or (isinstance(number, int | float) and 0 < number < 1e6)):
             raise StudyError(f"`{key}` of {where} must be a positive number, got {brief(number)}.")
@@ -89,6 +88,7 @@ def _study(table: Mapping[str, Any], name: str, where: str) -> Study:
             raise StudyError(f"`{key}` of {where} must be a text, got {brief(text)}.")
     axes = tuple(_axis(entry, where) for entry in entries)
     changes = tuple(as_overrides(_section(table.get("settings", {}), "settings", where)))
+    seeds = _seeds(table.get("seeds", 3), where)
     study = Study(name, texts["title"], texts["question"], texts["preset"], axes, seeds, changes, tolerance, minutes)
     names = [trial.name for trial in study.trials(1)]
     if twice := next((each for each in names if names.count(each) > 1), None):
@@ -96,6 +96,18 @@ def _study(table: Mapping[str, Any], name: str, where: str) -> Study:
     for trial in study.trials(1):
         _ = trial.settings  # says what is wrong with one
     return study
+
+
+def _seeds(found: Any, where: str) -> tuple[int, ...]:
+    """Those in a list, or as many as a number says."""
+    if isinstance(found, int) and not isinstance(found, bool) and 0 < found <= SEEDS:
+        return tuple(range(found))
+    several = found if isinstance(found, list) else []
+    if not 0 < len(several) <= SEEDS or len(set(map(str, several))) < len(several) or not all(type(s) is int for s in several):
+        raise StudyError(
+            f"`seeds` of {where} must be a whole number from 1 to {SEEDS}, or a list of different seeds, got {brief(found)}."
+        )
+    return tuple(several)
 
 
 def _axis(entry: Any, where: str) -> Axis:
@@ -125,11 +137,18 @@ def _level(value: Any, keys: Sequence[str], place: str) -> Level:
         if not isinstance(name := value.get("name"), str) or not name.strip():
             raise StudyError(f"A value in {place} that is a table needs a `name`, got {brief(value)}.")
         changes = as_overrides(_section(value.get("settings", {}), "settings", place))
-        return Level(name, tuple(changes), plain=False)
+        return Level(_short(name, place), tuple(changes), plain=False)
     if not keys:
         raise StudyError(f"{place} has the value {brief(value)} and no `key`: name the setting that it is of.")
-    text = written(value)
+    text = _short(written(value), place)
     return Level(text, tuple(f"{key}={text}" for key in keys))
+
+
+def _short(name: str, place: str) -> str:
+    """A name that a folder can have, with others beside it."""
+    if len(name) > LONGEST:
+        raise StudyError(f"A value in {place} is called {brief(name)}, and {LONGEST} characters are the most: name it shorter.")
+    return name
 
 
 def _section(found: Any, key: str, where: str) -> Mapping[str, Any]:
