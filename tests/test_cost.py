@@ -53,6 +53,7 @@ from ffebm.hardware.cost.quantity import in_units
 from ffebm.hardware.devices import Mismatch, SettleTime
 from ffebm.interaction import Matrix
 
+ROOT = Path(__file__).parent.parent
 TABLE = read_technology()
 CENTERED = {"estimator": EquilibriumPropagation(), "nudge": "stationary"}
 
@@ -442,3 +443,23 @@ class TestCommand:
     def test_shapes_are_those_of_the_data(self) -> None:
         found = load("digits")
         assert SHAPES["digits"] == (found.shape, len(found.classes))
+
+
+class TestDocs:
+    def test_results_are_what_the_command_says_now(self) -> None:
+        for path in sorted((ROOT / "results" / "cost").glob("*.txt")):
+            first, *lines = path.read_text().splitlines()
+            source, *changes = first.removeprefix("$ ffebm cost ").split()
+            choices = [change.removeprefix("design.") for change in changes]
+            found = costing_of(source, read_technology(None, choices)).estimate.bills.values()
+            totals = [in_units(bill.energy / bill.batch, "J") for bill in found if bill is not None]
+            (line,) = [line for line in lines if line.startswith("energy, all")]
+            assert re.findall(r"[\d.]+ \wJ", line) == totals
+
+    def test_numbers_in_the_docs_are_those_of_the_results(self) -> None:
+        amounts = r"\b[\d.]+ [µm][Js]\b"
+        known = {each for path in (ROOT / "results" / "cost").glob("*.txt") for each in re.findall(amounts, path.read_text())}
+        (text,) = re.findall(r"## What comes of it\n(.*)", (ROOT / "docs" / "cost.md").read_text(), re.DOTALL)
+        quoted = re.findall(amounts, text)
+        assert len(quoted) > 12
+        assert set(quoted) <= known
