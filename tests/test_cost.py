@@ -434,6 +434,7 @@ class TestCommand:
             (["digits", "--figure", "cost.txt"], "names no picture"),
             (["digits", "missing.toml"], "There is no file"),
             (["folder"], "How large are images"),
+            (["digits", "hardware.adc_bits=24"], "20 at most"),
         ],
     )
     def test_mistakes_are_told(self, arguments: list[str], words: str) -> None:

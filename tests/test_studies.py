@@ -129,6 +129,7 @@ class TestFiles:
             ("values = [4, 6, 8]", "values = 4", "a list of 2 to 50"),
             ("values = [4, 6, 8]", "values = [4, 6, 0]", "hardware.adc_bits"),
             ("values = [4, 6, 8]", "values = [4, 4]", "would be called 4-seed0"),
+            ("values = [4, 6, 8]", "values = [4, 1979-05-27]", "A setting cannot be"),
             ("values = [4, 6, 8]", "values = [{ settings = {} }, 3]", "needs a `name`"),
             ("values = [4, 6, 8]", f'values = ["{"x" * 61}", 3]', "60 characters are the most"),
             ("values", "value", "did you mean `values`"),

@@ -74,9 +74,10 @@ def price(
     try:
         with torch.device("meta"):
             work = workload(model, known[0], sweeps)
-    except (TypeError, ValueError) as error:  # a part that does not know what it takes
+        found = estimate(work, technology, batch or settings.trainer.batch)
+    except (TypeError, ValueError) as error:  # a part that does not know what it takes, a converter that cannot be
         raise UserError(str(error)) from None
-    return Costing(name, settings, estimate(work, technology, batch or settings.trainer.batch), sweeps)
+    return Costing(name, settings, found, sweeps)
 
 
 def counted_sweeps(run: Run) -> tuple[float, float] | None:

@@ -128,6 +128,7 @@ def _print(found: Costing) -> None:
             )
     out.print()
     out.print(_tiles(estimate), soft_wrap=True)
+    out.print(_converters(estimate), soft_wrap=True)
     out.print(f"Constants: {estimate.technology.description}; `ffebm cost --constants` has their sources.", soft_wrap=True)
     out.print("Not in it: control, clocks, leakage, wires between tiles, off-chip memory; see docs/cost.md.", soft_wrap=True)
 
@@ -178,3 +179,11 @@ def _tiles(estimate: Estimate) -> str:
     cells = sum(each.cells for each in estimate.tiles)
     use = cells / (tiles * design.rows * design.columns)
     return f"Crossbars: {tiles:,} of {design.rows} × {design.columns}, {100 * use:.0f} % of their cells in use ({cells:,})."
+
+
+def _converters(estimate: Estimate) -> str:
+    design, equipment = estimate.technology.design, estimate.workload.blocks[0].equipment
+    dac, adc = equipment.dac_bits or design.dac_bits, equipment.adc_bits or design.adc_bits
+    whose = "" if equipment.dac_bits and equipment.adc_bits else ", where no settings say otherwise by the design"
+    repeats = f", {equipment.repeats} times for each read-out" if equipment.repeats > 1 else ""
+    return f"Converters: {dac} bits in, {adc} bits out{repeats}{whose}."

@@ -6,6 +6,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ffebm.checks import brief
+from ffebm.experiment.settings.reading import SettingsError
+
 __all__ = ["as_overrides", "written"]
 __dir__ = __all__.copy
 
@@ -20,5 +23,10 @@ def as_overrides(table: Mapping[str, Any], section: str = "") -> Iterator[str]:
 
 
 def written(value: Any) -> str:
-    """Bare words, as people type them; numbers, lists, true and false, which TOML writes like JSON."""
-    return value if isinstance(value, str) else json.dumps(value)
+    """Bare words, as people type them; numbers, lists, true and false, which TOML writes like JSON. Nothing else is a setting."""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError, RecursionError):  # a date, or a number with thousands of digits
+        raise SettingsError(f"A setting cannot be {brief(value)}: it is a text, a number, true or false, or a list.") from None
