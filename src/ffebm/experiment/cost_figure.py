@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -72,14 +71,10 @@ def _bars(axes: Axes, rows: list[tuple[str, Bill, str | None]], unit: str, title
         axes.annotate(in_units(end, unit), (end, place), (4, 0), textcoords="offset points", va="center", fontsize=8)
     axes.set_title(title, fontsize=10)
     axes.margins(x=0.18)
-    axes.xaxis.set_major_formatter(partial(_tick, unit))
+    axes.xaxis.set_major_formatter(lambda value, _: in_units(value, unit))
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def _size(bill: Bill, phase: str | None, kind: Kind, value: Callable[..., float]) -> float:
     return value(bill, phase, kind) / bill.batch
-
-
-def _tick(unit: str, value: float, _: int) -> str:
-    return in_units(value, unit)

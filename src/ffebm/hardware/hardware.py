@@ -64,10 +64,10 @@ class Hardware(Substrate):
 
     @property
     def equipment(self) -> Equipment:  # pyright: ignore[reportIncompatibleVariableOverride]
-        bits = [None if converter is None else converter.bits for converter in (self.dac, self.adc)]
+        into, out = (None if converter is None else converter.bits for converter in (self.dac, self.adc))
         repeats = 1 if self.adc is None else self.adc.average
         ways = 2 if any(device.splits for device in self.devices) else 1
-        return Equipment(*bits, repeats, self.read == "all", self.pairs, ways)
+        return Equipment(into, out, repeats, self.read == "all", self.pairs, ways)
 
     def shortened(self, relax: Relaxation) -> Relaxation:
         for device in self.devices:

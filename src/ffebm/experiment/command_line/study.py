@@ -144,7 +144,7 @@ def _list(studies: list[Study]) -> None:
     for each in studies:
         table.add_row(each.name, each.question, str(len(each.trials())), "" if each.minutes is None else f"{each.minutes:g}")
     print_table(table)
-    out.print("\nMinutes: measured on two cores. `ffebm study NAME --show` prints one, to start your own from.")
+    out.print("\nMinutes: about, on two cores. `ffebm study NAME --show` prints one, to start your own from.")
 
 
 def _preview(study: Study, runs: int, seeds: int | None, given: list[str]) -> None:

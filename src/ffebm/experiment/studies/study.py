@@ -36,7 +36,7 @@ class Study:
 
     Args:
         tolerance: points of accuracy that a level may lose against the last of its axis, and still suffice.
-        minutes: that all runs take on two cores, where somebody has measured it.
+        minutes: that all runs take on two cores, about, where somebody knows.
     """
 
     name: str
