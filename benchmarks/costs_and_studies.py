@@ -1,7 +1,7 @@
 """What hardware costs, and the studies that come along: make what is missing, and publish what the docs show.
 
-Studies go on where they were stopped, so this does as well. Runs go to runs/. Writes results/cost, results/studies, and figures into
-docs/images.
+Studies go on where they were stopped, so this does as well. Runs go to runs/. Writes results/cost and results/studies, and
+figures into docs/images.
 
     python benchmarks/costs_and_studies.py [STUDY…]
 """
@@ -39,7 +39,7 @@ def run(*command: str) -> str:
             process.terminate()
             raise
     if process.returncode:
-        sys.exit(f"`ffebm {shlex.join(command)}` ended with exit code {process.returncode}; the same command goes on from here.")
+        sys.exit(f"`ffebm {shlex.join(command)}` ended with exit code {process.returncode}; `make studies` goes on from here.")
     return text
 
 

@@ -23,7 +23,7 @@ def as_overrides(table: Mapping[str, Any], section: str = "") -> Iterator[str]:
 
 
 def written(value: Any) -> str:
-    """Bare words, as people type them; numbers, lists, true and false, which TOML writes like JSON. Nothing else is a setting."""
+    """Bare words, as people type them; numbers, lists, true and false, which TOML writes like JSON; nothing else."""
     if isinstance(value, str):
         return value
     try:
