@@ -17,7 +17,7 @@ from ffebm.experiment.run import Run
 from ffebm.experiment.settings import Settings
 from ffebm.hardware.cost import KINDS, PHASES, Bill, Estimate, Technology, estimate, workload
 
-__all__ = ["Costing", "costing_of", "numbers", "price"]
+__all__ = ["SHAPES", "Costing", "costing_of", "counted_sweeps", "numbers", "price"]
 __dir__ = __all__.copy
 
 # Shape of an image, and classes, of the data sets that are the same everywhere

@@ -18,7 +18,7 @@ from ffebm.experiment.report.study_figure import study_figure
 from ffebm.experiment.report.writing import curves, made, origin, save_document
 from ffebm.experiment.studies.findings import Findings, Point
 from ffebm.hardware.cost import Technology
-from ffebm.hardware.cost.quantity import in_units
+from ffebm.hardware.cost.quantity import in_units, suited
 
 __all__ = ["report_study"]
 __dir__ = __all__.copy
@@ -84,7 +84,8 @@ def _how(findings: Findings, finished: int, asked: int) -> str:
     return (
         f"Varied: {axes}; {study.preset}{', ' if study.changes else ''}{', '.join(study.changes)}. {finished} of {asked} runs "
         "are finished. Accuracies are of test images after the last epoch, with their standard deviation over seeds. What a "
-        "level loses is taken seed by seed, with its standard error. Energies are estimates, for one sample."
+        "level loses is taken seed by seed, with its standard error. Cosines are of the first gradient, before training: the "
+        "smallest of any parameter's with the ideal one. Energies are estimates, for one sample."
     )
 
 
@@ -111,8 +112,9 @@ def _charts(findings: Findings) -> list[Part]:
     first = findings.study.axes[0]
     accuracy = Chart("Test accuracy: mean and standard deviation over seeds", first.label, "%", [], steps=True)
     cosine = Chart("Smallest cosine of a parameter's gradient with the ideal one", first.label, "cosine", [], steps=True)
-    energy = Chart("Energy of a training step, for a sample", first.label, "J", [], log=True, steps=True)
-    against = Chart("Accuracy against energy of a training step; the line is the front", "J", "%", [])
+    size, unit = suited(max((p.energy for p in findings.points if math.isfinite(p.energy)), default=1.0), "J")
+    energy = Chart("Energy of a training step, for a sample", first.label, unit, [], steps=True)
+    against = Chart("Accuracy against energy of a training step; the line is the front", unit, "%", [])
     for number, (level, points) in enumerate(findings.lines()):
         name = first.label if level is None else level.name
         done = [point for point in points if point.outcomes]
@@ -121,11 +123,11 @@ def _charts(findings: Findings) -> list[Part]:
         deviations = [statistics.stdev(p.cosines) if len(p.cosines) > 1 else 0.0 for p in measured]
         cosine.curves.append(_curve(name, measured, [statistics.fmean(p.cosines) for p in measured], number, deviations))
         priced = [point for point in done if math.isfinite(point.energy)]
-        energy.curves.append(_curve(name, priced, [p.energy for p in priced], number))
+        energy.curves.append(_curve(name, priced, [p.energy / size for p in priced], number))
         against.curves.append(
             Curve(
                 name,
-                [p.energy for p in priced],
+                [p.energy / size for p in priced],
                 [p.accuracy for p in priced],
                 number,
                 errors=[p.accuracy_error for p in priced],
@@ -136,7 +138,7 @@ def _charts(findings: Findings) -> list[Part]:
     front = findings.front()
     if front:
         notes = [_note(point) for point in front]
-        energies, accuracies = [point.energy for point in front], [point.accuracy for point in front]
+        energies, accuracies = [point.energy / size for point in front], [point.accuracy for point in front]
         against.curves.append(Curve("front", energies, accuracies, len(against.curves), dashed=True, notes=notes))
     return [chart for chart in (accuracy, cosine, energy, against) if any(len(curve.x) for curve in chart.curves)]
 
@@ -150,7 +152,7 @@ def _note(point: Point) -> str:
     """All that is known of a point, with the settings that make it."""
     lines = [f"{change}" for level in point.levels for change in level.changes]
     accuracies = [outcome.accuracy for outcome in point.outcomes]
-    lines += [f"test accuracy {spread(accuracies)} %, {len(accuracies)} seeds"]
+    lines += [f"test accuracy {spread(accuracies)} %, {len(accuracies)} seed{'s' if len(accuracies) > 1 else ''}"]
     if point.cosines:
         lines.append(f"smallest cosine {spread(point.cosines)}")
     if math.isfinite(point.energy):

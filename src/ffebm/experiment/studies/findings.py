@@ -21,7 +21,7 @@ from ffebm.experiment.studies.trial import Trial
 from ffebm.hardware.cost import Technology
 from ffebm.hardware.cost.quantity import in_units
 
-__all__ = ["Findings", "Outcome", "Point", "find"]
+__all__ = ["Findings", "Outcome", "Point", "find", "measured_cosine"]
 __dir__ = __all__.copy
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ffebm.checks import brief, brief_name
 
-__all__ = ["Quantity", "in_units"]
+__all__ = ["Quantity", "in_units", "suited"]
 __dir__ = __all__.copy
 
 Dimension = tuple[int, int]  # powers of joule and second
@@ -77,8 +77,12 @@ class Quantity:
 
 def in_units(value: float, unit: str) -> str:
     """A value in joules, seconds or watts with the prefix that suits it, such as 1.67 pJ."""
+    size, name = suited(value, unit)
+    return f"{value / size:.3g} {name}" if value else f"0 {unit}"
+
+
+def suited(value: float, unit: str) -> tuple[float, str]:
+    """The size of the unit that suits a value, and its name."""
     steps = [("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0), ("m", 1e-3), ("µ", 1e-6), ("n", 1e-9), ("p", 1e-12), ("f", 1e-15)]
-    if value == 0:
-        return f"0 {unit}"
     prefix, size = next(((name, size) for name, size in steps if abs(value) >= 0.9995 * size), steps[-1])
-    return f"{value / size:.3g} {prefix}{unit}"
+    return size, f"{prefix}{unit}"
