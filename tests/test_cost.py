@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from ffebm import (
     FFEBM,
+    AutomaticBeta,
     Convolution,
     Dense,
     Edge,
@@ -289,6 +290,16 @@ class TestEquipment:
         assert [(block.free_sweeps, block.nudged_sweeps) for block in found.blocks] == [(4, 4)] * 2
         counted = workload(net(hardware=chip, **CENTERED), sweeps=(5.5, 2.5))
         assert [(block.free_sweeps, block.nudged_sweeps) for block in counted.blocks] == [(4, 2.5)] * 2
+
+    def test_a_strength_that_is_chosen_is_tried_first(self) -> None:
+        """Six strengths, both ways, on eight samples: 96 phases a batch, whatever its size."""
+        nudges = [EquilibriumPropagation(automatic=automatic) for automatic in (AutomaticBeta(), None)]
+        chosen, plain = (priced(net(estimator=nudge, nudge="stationary"), batch=64).training for nudge in nudges)
+        assert chosen is not None
+        assert plain is not None
+        for kind in ("settling", "read-out", "input conversion"):
+            assert chosen.count_of("nudged", kind) == pytest.approx(plain.count_of("nudged", kind) * (1 + 96 / 128))
+        assert chosen.count_of("update") == plain.count_of("update")
 
 
 class TestConservation:

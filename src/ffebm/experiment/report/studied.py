@@ -84,8 +84,9 @@ def _how(findings: Findings, finished: int, asked: int) -> str:
     return (
         f"Varied: {axes}; {study.preset}{', ' if study.changes else ''}{', '.join(study.changes)}. {finished} of {asked} runs "
         "are finished. Accuracies are of test images after the last epoch, with their standard deviation over seeds. What a "
-        "level loses is taken seed by seed, with its standard error. Cosines are of the first gradient, before training: the "
-        "smallest of any parameter's with the ideal one. Energies are estimates, for one sample."
+        "level loses is taken seed by seed, with its standard error. Cosines are those with the ideal gradient: of the "
+        "worst block on hardware, when it was last metered, or else of the first gradient's worst parameter. Energies are "
+        "estimates, for one sample."
     )
 
 
@@ -111,7 +112,7 @@ def _table(findings: Findings) -> Table:
 def _charts(findings: Findings) -> list[Part]:
     first = findings.study.axes[0]
     accuracy = Chart("Test accuracy: mean and standard deviation over seeds", first.label, "%", [], steps=True)
-    cosine = Chart("Smallest cosine of a parameter's gradient with the ideal one", first.label, "cosine", [], steps=True)
+    cosine = Chart("Smallest cosine with the ideal gradient", first.label, "cosine", [], steps=True)
     size, unit = suited(max((p.energy for p in findings.points if math.isfinite(p.energy)), default=1.0), "J")
     energy = Chart("Energy of a training step, for a sample", first.label, unit, [], steps=True)
     against = Chart("Accuracy against energy of a training step; the line is the front", unit, "%", [])

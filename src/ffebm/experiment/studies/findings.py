@@ -21,7 +21,7 @@ from ffebm.experiment.studies.trial import Trial
 from ffebm.hardware.cost import Technology
 from ffebm.hardware.cost.quantity import in_units
 
-__all__ = ["Findings", "Outcome", "Point", "find", "measured_cosine"]
+__all__ = ["Findings", "Outcome", "Point", "find", "first_cosine"]
 __dir__ = __all__.copy
 
 
@@ -32,7 +32,7 @@ class Outcome:
     run: Run
     seed: int
     accuracy: float  # in per cent, of the test after the last epoch
-    cosine: float | None  # between the gradient that the hardware makes and the ideal one, where it was measured
+    cosine: float | None  # between the gradient that the hardware makes and the ideal one, when it was last measured
     energy: float | None  # joules of a training step, for a sample
     inference: float | None  # likewise of an inference
     seconds: float | None  # of a training step, for a sample
@@ -173,7 +173,7 @@ def find(study: Study, trials: Sequence[Trial], folder: Path, technology: Techno
 
 def _outcome(trial: Trial, run: Run, technology: Technology | None) -> Outcome:
     last = run.metrics()[-1]
-    accuracy, cosine = 100 * last["test_accuracy"], measured_cosine(run)
+    accuracy, cosine = 100 * last["test_accuracy"], last.get("block_cosine", first_cosine(run))
     if technology is None:
         return Outcome(run, trial.seed, accuracy, cosine, None, None, None)
     data = run.description()
@@ -183,7 +183,7 @@ def _outcome(trial: Trial, run: Run, technology: Technology | None) -> Outcome:
     return Outcome(run, trial.seed, accuracy, cosine, energy, cost.inference.energy / batch, seconds)
 
 
-def measured_cosine(run: Run) -> float | None:
+def first_cosine(run: Run) -> float | None:
     """Of the first gradient, as it was checked before training."""
     try:
         found = json.loads(read_regular(run.gradient_file, LARGEST))["cosine"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ffebm.checks import check_size
 from ffebm.hardware.cost.bill import PHASES, Bill, Line, Phase
@@ -106,12 +106,14 @@ class _Rates:
     def analog(self, block: AnalogPart, *, trains: bool) -> Iterator[Line]:
         """A block that settles; all of its units are read where it trains, its output alone where it does not."""
         read = block.units if trains and block.equipment.reads_all else block.outputs
-        yield from self._phase("free", block, block.free_sweeps, block.inputs, read, 1)
+        yield from self._phase("free", block, block.free_sweeps, block.inputs, read, self.batch)
         if not trains:
             return
         assert block.nudged_sweeps is not None
         pushed = block.inputs + block.outputs  # which a nudge goes into besides
-        yield from self._phase("nudged", block, block.nudged_sweeps, pushed, read, block.nudges)
+        yield from self._phase("nudged", block, block.nudged_sweeps, pushed, read, block.nudges * self.batch)
+        phases, samples = block.tried
+        yield from self._phase("nudged", block, block.nudged_sweeps, pushed, read, phases * samples, per_step=True)
         yield from self._update(block)
 
     def elastic(self, workload: Workload) -> Iterator[Line]:
@@ -136,13 +138,17 @@ class _Rates:
         yield self._memory("update", name, batch * (inputs + outputs))
         yield self._memory("update", name, 2 * parameters, per_step=True)
 
-    def _phase(self, phase: Phase, block: AnalogPart, sweeps: float, driven: int, read: int, times: int) -> Iterator[Line]:
+    def _phase(
+        self, phase: Phase, block: AnalogPart, sweeps: float, driven: int, read: int, times: int, *, per_step: bool = False
+    ) -> Iterator[Line]:
         """Values go in, the block settles, units are read, and what was read is kept."""
-        settled = times * self.batch
-        yield self._driven(phase, block, settled * driven, settled)
-        yield self._settling(phase, block, settled * sweeps)
-        yield self._read(phase, block, settled * read, read)
-        yield self._memory(phase, block.name, settled * (driven + read))
+        lines = (
+            self._driven(phase, block, times * driven, times),
+            self._settling(phase, block, times * sweeps),
+            self._read(phase, block, times * read, read),
+            self._memory(phase, block.name, times * (driven + read)),
+        )
+        yield from (replace(line, per_step=per_step) for line in lines)
 
     def _settling(self, phase: Phase, block: AnalogPart, sweeps: float) -> Line:
         """Each sweep sends a current up and a current down through every matrix."""

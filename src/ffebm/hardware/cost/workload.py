@@ -45,6 +45,7 @@ class AnalogPart:
     nudged_sweeps: float | None = None  # None where its gradient comes without nudges
     nudges: int = 0  # phases besides the free one
     elastic: bool = False  # whether its nudge follows the output, so that the readout runs at every nudged sweep
+    tried: tuple[int, int] = (0, 0)  # nudged phases that choose β, once a batch, and samples that they are made with
     equipment: Equipment = UNSAID
 
     @property
@@ -118,6 +119,7 @@ def workload(model: FFEBM, input_shape: tuple[int, ...] | None = None, sweeps: t
                 nudged,
                 nudges=0 if nudging is None else len(nudging.chosen.points),
                 elastic=elastic,
+                tried=(0, 0) if nudging is None or nudging.automatic is None else nudging.automatic.phases,
                 equipment=UNSAID if block.hardware is None else block.hardware.equipment,
             )
         )
