@@ -8,6 +8,7 @@ figures into docs/images.
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import signal
@@ -16,7 +17,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-FFEBM = (sys.executable, "-m", "ffebm")
+FFEBM = str(Path(sys.executable).with_name("ffebm"))  # not `python -m ffebm`: reports repeat the name of the command
 STUDIES = ("bits", "noise", "settle-time", "split")
 REPORT = ("report.md", "report.json", "study.png", "study.svg")  # report.html has Plotly's source: megabytes
 COSTS = {
@@ -32,7 +33,7 @@ FIGURE = "cifar10-l12-bs4"  # that the docs show
 
 def run(*command: str) -> str:
     """What a command prints; when we are to stop, so is it."""
-    with subprocess.Popen([*FFEBM, *command], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([FFEBM, *command], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
             text, _ = process.communicate()
         except KeyboardInterrupt:
@@ -55,10 +56,12 @@ def publish_costs() -> None:
 
 def publish_study(name: str) -> None:
     made, kept = ROOT / "runs" / f"study-{name}", ROOT / "results" / "studies" / name
-    print(run("study", name))
+    print(run("study", name), flush=True)
     kept.mkdir(parents=True, exist_ok=True)
     for file in REPORT:
         shutil.copyfile(made / file, kept / file)
+    (answer,) = re.findall(r"^## Answer\n\n(.*?)(?=^## |\Z)", (made / "report.md").read_text(), re.DOTALL | re.MULTILINE)
+    (kept / "results.md").write_text(answer)
     shutil.copyfile(made / "study.png", ROOT / "docs" / "images" / f"study-{name}.png")
 
 
