@@ -18,7 +18,6 @@ from ffebm.experiment.command_line.reproduction import (
     OutputOption,
     PrintOption,
     RayOption,
-    SeedsOption,
     launcher,
 )
 from ffebm.experiment.errors import UserError
@@ -58,7 +57,7 @@ def study(
     everything: Annotated[bool, typer.Option("--list", help="List the studies that come along.")] = False,
     show: Annotated[bool, typer.Option("--show", help="Print the study's TOML file, to start one of your own from.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say which runs there are, and how long they may take.")] = False,
-    seeds: SeedsOption = None,
+    seeds: Annotated[int | None, typer.Option(min=1, max=1000, help="How many; by default as the study says.")] = None,
     data: DataOption = None,
     jobs: JobsOption = None,
     devices: DevicesOption = None,
@@ -69,8 +68,7 @@ def study(
 ) -> None:
     """Answer a question about hardware: train along one or two axes, over seeds, and report accuracy against energy.
 
-    An axis is any setting: bits, noise, settle time, the split into blocks. Runs that are finished are kept, and those that
-    were interrupted go on.
+    An axis is any setting: bits, noise, settle time, split. Finished runs are kept, and interrupted ones go on.
     """
     from ffebm.experiment.studies import READY, study_names
     from ffebm.experiment.studies.study import read_study
