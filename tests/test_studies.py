@@ -260,7 +260,7 @@ class TestReports:
         finish_all(study, tmp_path, {"4": 0.8, "6": 0.955, "8": 0.96})
         findings = find(study, study.trials(), tmp_path, TECHNOLOGY)
         text = report_study(findings, tmp_path / "report", TECHNOLOGY, 7, {"9-seed0": "it was not to be"})
-        for words in (*findings.answer(), "6 of 7 runs are finished", "Failed: 9-seed0: it was not to be", "79.95 ± 0.07"):
+        for words in (*findings.answer(), "6 of 7 runs are finished", "Failed: 9-seed0: it was not to be", "79.95 ± 0.05"):
             assert words in text
         folder = tmp_path / "report"
         html = (folder / "report.html").read_text()
@@ -305,6 +305,11 @@ class TestCommand:
         assert f"{len(study.trials())} runs" in text
         assert f"About {round(study.minutes or 0)} minutes" in text
         assert f"{len(study.trials(1))} runs" in self.run("bits", "--dry-run", "--seeds", "1", "trainer.epochs=1")
+
+    def test_a_preview_looks_at_no_runs(self, study: Study, tmp_path: Path) -> None:
+        finish_all(study, tmp_path / "runs", {"4": 0.8, "6": 0.955, "8": 0.96})
+        where = ("--output", str(tmp_path / "runs"))
+        assert "6 runs" in self.run(str(tmp_path / "bits.toml"), "--dry-run", "trainer.epochs=2", *where)
 
     def test_commands_for_a_scheduler(self, tmp_path: Path) -> None:
         lines = self.run("bits", "--print", "--seeds", "1", "--output", str(tmp_path)).splitlines()

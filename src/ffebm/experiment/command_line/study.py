@@ -89,10 +89,12 @@ def study(
     folder = output or Path("runs") / f"study-{chosen.name}"
     trials = chosen.trials(seeds, given)
     for trial in trials:
-        trial.check(folder)  # before anything is begun
+        _ = trial.settings  # says what is wrong with one
     if dry_run:
         _preview(chosen, len(trials), seeds, given)
         return
+    for trial in trials:
+        trial.check(folder)  # before anything is begun
     if printed:
         for trial in trials:
             sys.stdout.write(trial.command(folder.absolute(), None if data is None else data.absolute()) + "\n")

@@ -13,10 +13,10 @@ from ffebm.experiment.figures import picture
 from ffebm.experiment.files import write_atomically
 from ffebm.experiment.report.document import Chart, Curve, Document, Part, Section, Table, Text
 from ffebm.experiment.report.markdown import markdown
-from ffebm.experiment.report.outcome import comparisons_of, spread
+from ffebm.experiment.report.outcome import comparisons_of, with_error
 from ffebm.experiment.report.study_figure import study_figure
 from ffebm.experiment.report.writing import curves, made, origin, save_document
-from ffebm.experiment.studies.findings import Findings, Point
+from ffebm.experiment.studies.findings import Findings, Point, standard_error
 from ffebm.hardware.cost import Technology
 from ffebm.hardware.cost.quantity import in_units, suited
 
@@ -83,10 +83,10 @@ def _how(findings: Findings, finished: int, asked: int) -> str:
     axes = " × ".join(f"{axis.label} ({', '.join(level.name for level in axis.levels)})" for axis in study.axes)
     return (
         f"Varied: {axes}; {study.preset}{', ' if study.changes else ''}{', '.join(study.changes)}. {finished} of {asked} runs "
-        "are finished. Accuracies are of test images after the last epoch, with their standard deviation over seeds. What a "
-        "level loses is taken seed by seed, with its standard error. Cosines are those with the ideal gradient: of the "
-        "worst block on hardware, when it was last metered, or else of the first gradient's worst parameter. Energies are "
-        "estimates, for one sample."
+        "are finished. Accuracies are of test images after the last epoch, with the standard error of their mean over seeds. "
+        "What a level loses is taken seed by seed, with its own. Cosines are those with the ideal gradient: of the worst block "
+        "on hardware, when it was last metered, or else of the first gradient's worst parameter. Energies are estimates, for "
+        "one sample."
     )
 
 
@@ -98,8 +98,8 @@ def _table(findings: Findings) -> Table:
     rows = [
         (
             *(level.name for level in point.levels),
-            spread([outcome.accuracy for outcome in point.outcomes]),
-            spread(point.cosines),
+            with_error([outcome.accuracy for outcome in point.outcomes]),
+            with_error(point.cosines),
             _amount(point.energy),
             _amount(point.inference),
             "yes" if point in front else "",
@@ -111,7 +111,7 @@ def _table(findings: Findings) -> Table:
 
 def _charts(findings: Findings) -> list[Part]:
     first = findings.study.axes[0]
-    accuracy = Chart("Test accuracy: mean and standard deviation over seeds", first.label, "%", [], steps=True)
+    accuracy = Chart("Test accuracy: mean over seeds, and its standard error", first.label, "%", [], steps=True)
     cosine = Chart("Smallest cosine with the ideal gradient", first.label, "cosine", [], steps=True)
     size, unit = suited(max((p.energy for p in findings.points if math.isfinite(p.energy)), default=1.0), "J")
     energy = Chart("Energy of a training step, for a sample", first.label, unit, [], steps=True)
@@ -121,8 +121,8 @@ def _charts(findings: Findings) -> list[Part]:
         done = [point for point in points if point.outcomes]
         accuracy.curves.append(_curve(name, done, [p.accuracy for p in done], number, [p.accuracy_error for p in done]))
         measured = [point for point in done if point.cosines]
-        deviations = [statistics.stdev(p.cosines) if len(p.cosines) > 1 else 0.0 for p in measured]
-        cosine.curves.append(_curve(name, measured, [statistics.fmean(p.cosines) for p in measured], number, deviations))
+        errors = [standard_error(p.cosines) for p in measured]
+        cosine.curves.append(_curve(name, measured, [statistics.fmean(p.cosines) for p in measured], number, errors))
         priced = [point for point in done if math.isfinite(point.energy)]
         energy.curves.append(_curve(name, priced, [p.energy / size for p in priced], number))
         against.curves.append(
@@ -153,9 +153,9 @@ def _note(point: Point) -> str:
     """All that is known of a point, with the settings that make it."""
     lines = [f"{change}" for level in point.levels for change in level.changes]
     accuracies = [outcome.accuracy for outcome in point.outcomes]
-    lines += [f"test accuracy {spread(accuracies)} %, {len(accuracies)} seed{'s' if len(accuracies) > 1 else ''}"]
+    lines += [f"test accuracy {with_error(accuracies)} %, {len(accuracies)} seed{'s' if len(accuracies) > 1 else ''}"]
     if point.cosines:
-        lines.append(f"smallest cosine {spread(point.cosines)}")
+        lines.append(f"smallest cosine {with_error(point.cosines)}")
     if math.isfinite(point.energy):
         lines.append(f"training step {_amount(point.energy)}, inference {_amount(point.inference)} a sample")
     return "\n".join(lines)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ffebm.experiment.figures import shown
-from ffebm.experiment.studies.findings import Findings, Point
+from ffebm.experiment.studies.findings import Findings, Point, standard_error
 from ffebm.hardware.cost.quantity import in_units
 
 __all__ = ["study_figure"]
@@ -21,7 +21,7 @@ Value = Callable[[Point], list[float]]  # one for each seed
 
 
 def study_figure(findings: Findings) -> Figure:
-    """Mean and standard deviation over seeds; the front of accuracy against energy as a line."""
+    """Mean over seeds and its standard error; the front of accuracy against energy as a line."""
     study = findings.study
     measured = any(point.cosines for point in findings.points)
     priced = any(math.isfinite(point.energy) for point in findings.points)
@@ -48,7 +48,7 @@ def _along(axes: Axes, findings: Findings, value: Value) -> None:
         axes.errorbar(
             [place for place, _ in known],
             [statistics.fmean(values) for _, values in known],
-            yerr=[_deviation(values) for _, values in known],
+            yerr=[standard_error(values) for _, values in known],
             color=COLOURS[number % len(COLOURS)],
             marker="o",
             markersize=5,
@@ -93,7 +93,3 @@ def _plain(axes: Axes) -> None:
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.margins(x=0.12)
-
-
-def _deviation(values: Sequence[float]) -> float:
-    return statistics.stdev(values) if len(values) > 1 else 0.0

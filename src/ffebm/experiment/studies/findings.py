@@ -21,7 +21,7 @@ from ffebm.experiment.studies.trial import Trial
 from ffebm.hardware.cost import Technology
 from ffebm.hardware.cost.quantity import in_units
 
-__all__ = ["Findings", "Outcome", "Point", "find", "first_cosine"]
+__all__ = ["Findings", "Outcome", "Point", "find", "first_cosine", "standard_error"]
 __dir__ = __all__.copy
 
 
@@ -51,8 +51,8 @@ class Point:
 
     @property
     def accuracy_error(self) -> float:
-        """The standard deviation over seeds."""
-        return _deviation([outcome.accuracy for outcome in self.outcomes])
+        """The standard error of that mean."""
+        return standard_error([outcome.accuracy for outcome in self.outcomes])
 
     @property
     def cosines(self) -> list[float]:
@@ -151,7 +151,7 @@ def _points(losses: Sequence[float], *, size: bool = False) -> str:
     mean = statistics.fmean(losses)
     words = f"{abs(mean) if size else mean:.2f}"
     if len(losses) > 1:
-        words += f" ± {statistics.stdev(losses) / math.sqrt(len(losses)):.2f}"
+        words += f" ± {standard_error(losses):.2f}"
     return f"{words} points"
 
 
@@ -202,5 +202,6 @@ def _mean(values: Sequence[float | None]) -> float:
     return statistics.fmean(known) if known else math.nan
 
 
-def _deviation(values: Sequence[float]) -> float:
-    return statistics.stdev(values) if len(values) > 1 else 0.0
+def standard_error(values: Sequence[float]) -> float:
+    """How far chance may have moved a mean; 0 where a single value cannot tell."""
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
