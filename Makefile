@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help install run test test-slow test-hostile test-data test-browser test-ngspice test-kill compare reproduce zoo cifar10 lint format docs bench bench-memory bench-scaling bench-limit bench-training bench-circuits measure clean
+.PHONY: help install run test test-slow test-hostile test-data test-browser test-ngspice test-kill compare reproduce zoo cifar10 studies lint format docs bench bench-memory bench-scaling bench-limit bench-training bench-circuits measure clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -64,6 +64,9 @@ format: install  ## put the code in the house style
 
 docs: install  ## the documentation, into site/
 	$(BIN)/mkdocs build --strict
+
+studies: install  ## what hardware costs, and the studies that come along, into results/ (half an hour)
+	$(BIN)/python benchmarks/costs_and_studies.py
 
 bench: install  ## how fast and how true gradients are, into results/speed (half an hour, after `make cifar10`; FFEBM_DATA names CIFAR-10)
 	$(BIN)/ffebm bench $(foreach run,$(TRAINED),--run runs/cifar10-small/$(run)-seed0) --rounds 2 --output results/speed/trained

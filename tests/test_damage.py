@@ -26,10 +26,11 @@ from ffebm.experiment.data import digits
 from ffebm.experiment.errors import Remark, UserError
 from ffebm.experiment.evaluation import evaluate_run
 from ffebm.experiment.packing import packed, unpacked
+from ffebm.experiment.queue import Queue, Stage
 from ffebm.experiment.report import write_report
 from ffebm.experiment.report.document import Document, Section, Text
 from ffebm.experiment.report.markdown import markdown
-from ffebm.experiment.reproduction import EXPERIMENTS, Queue, Stage
+from ffebm.experiment.reproduction import EXPERIMENTS
 from ffebm.experiment.reproduction.static import analyse_run, read_analyses
 from ffebm.experiment.run import COLUMNS, Run, RunError, read_checkpoint
 from ffebm.experiment.sealed import SealError, seal, unseal

@@ -181,7 +181,7 @@ def test_runs_of_a_killed_queue_stop_with_a_checkpoint(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     arguments = ["train", *TINY, "trainer.epochs=1000", "--output", str(run.folder)]
     code = (
-        "import sys; from pathlib import Path; from ffebm.experiment.reproduction import LocalProcesses; "
+        "import sys; from pathlib import Path; from ffebm.experiment.queue import LocalProcesses; "
         "LocalProcesses(1)(sys.argv[2:], Path(sys.argv[1]), 0)"
     )
     queue = subprocess.Popen([sys.executable, "-c", code, tmp_path / "log", *arguments])

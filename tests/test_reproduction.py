@@ -29,11 +29,12 @@ from ffebm.experiment.data.generated import write_generated
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.final_check import BlockAtRest, FinalCheck, final_check_of
 from ffebm.experiment.preset import read_preset
+from ffebm.experiment.queue import LocalProcesses, Queue, Stage, Store
 from ffebm.experiment.report import look, write_report
 from ffebm.experiment.report.accuracy_figure import accuracy_figure
 from ffebm.experiment.report.outcome import Comparison, Outcome, accuracy_table, comparisons_of, with_error
 from ffebm.experiment.report.reproduced import report_experiment
-from ffebm.experiment.reproduction import EXPERIMENTS, SCALES, LocalProcesses, Queue, Stage, Store
+from ffebm.experiment.reproduction import EXPERIMENTS, SCALES
 from ffebm.experiment.reproduction.experiments import prepare_data
 from ffebm.experiment.reproduction.recipe import FOLDER, read_recipe
 from ffebm.experiment.reproduction.static import Static, analyse_initial, analyse_run, read_static
@@ -382,7 +383,7 @@ class TestQueue:
         assert "1 of 3 runs are finished" in said(shown)
 
     def test_processes_share_cores_and_devices(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ffebm.experiment.reproduction.launcher._cores", lambda: 8)
+        monkeypatch.setattr("ffebm.experiment.queue.launcher._cores", lambda: 8)
         assert (LocalProcesses().slots, LocalProcesses().threads) == (8, 1)
         assert (LocalProcesses(2).slots, LocalProcesses(2).threads) == (2, 4)
         launcher = LocalProcesses(devices=["0", "3"])

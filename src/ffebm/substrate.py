@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from ffebm.relaxation import Relaxation
 from ffebm.system import System
 
-__all__ = ["Chip", "Readout", "Substrate"]
+__all__ = ["Chip", "Equipment", "Readout", "Substrate"]
 __dir__ = __all__.copy
 
 
@@ -19,6 +20,17 @@ class Readout(NamedTuple):
 
     saturated: float  # share of readings at an end of their range
     unmoved: float  # share of units of which all readings are the same, the one that the phases began at among them
+
+
+class Equipment(NamedTuple):
+    """What a block is built with, as far as its cost depends on that."""
+
+    dac_bits: int | None = None  # None where nothing is said of them
+    adc_bits: int | None = None
+    repeats: int = 1  # of each read-out, which are averaged
+    reads_all: bool = True  # layers, and not the output alone, where the block learns
+    signed: bool = True  # whether a weight is the difference of two cells
+    ways: int = 1  # crossbars that hold the same weights: two, where currents come back through another
 
 
 class Chip(nn.Module, ABC):
@@ -42,6 +54,12 @@ class Chip(nn.Module, ABC):
 
 class Substrate(ABC):
     """A description of what blocks can run on."""
+
+    equipment: Equipment = Equipment()
+
+    def shortened(self, relax: Relaxation) -> Relaxation:
+        """A relaxation as far as it comes here."""
+        return relax
 
     @abstractmethod
     def chip(self, layers: int | None) -> Chip | None:

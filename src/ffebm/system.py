@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ffebm.checks import check_type
 from ffebm.derivative import Gradients
-from ffebm.energy import Energy
+from ffebm.energy import Energy, Layout
 from ffebm.nudge import Nudge, Strength
 from ffebm.portions import portions
 from ffebm.relaxation import PhasesObserver, Relaxation, Relaxed
@@ -130,6 +130,10 @@ class System(nn.Module, ABC):
         """Multiply-accumulates of one sweep for one sample with an input of this shape, or None where not known."""
         return None
 
+    def layout(self, shape: Sequence[int]) -> Layout | None:
+        """The matrices that crossbars hold for an input of this shape, or None where not known."""
+        return None
+
 
 class SystemWrapper(System):
     """Another system, a part of which a subclass changes: readings, for example."""
@@ -179,6 +183,9 @@ class SystemWrapper(System):
 
     def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
         return self.system.sweep_macs(shape)
+
+    def layout(self, shape: Sequence[int]) -> Layout | None:
+        return self.system.layout(shape)
 
 
 class Simulated(System):
@@ -256,6 +263,9 @@ class Simulated(System):
 
     def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
         return self.energy.sweep_macs(shape)
+
+    def layout(self, shape: Sequence[int]) -> Layout | None:
+        return self.energy.layout(shape)
 
 
 class _Latched(Simulated):

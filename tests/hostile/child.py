@@ -34,6 +34,7 @@ MODULES = {
     "runs": ("runs", "attacks"),
     "checkpoints": ("runs", "checkpoint_attacks"),
     "settings": ("settings", "attacks"),
+    "tables": ("tables", "attacks"),
 }
 
 

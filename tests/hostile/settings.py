@@ -106,6 +106,7 @@ COMMANDS = [
         ("reproduce", "split", "--row"),
         ("reproduce", "split", "nothing=1", "--jobs"),
     ),
+    *(("cost",), ("cost", "nowhere"), ("cost", "digits"), ("study", "nowhere"), ("study", "bits", "--dry-run", "--seeds")),
     *((), ("data",), ("reproduce",), ("train", "nothing=1", "--")),
 ]
 

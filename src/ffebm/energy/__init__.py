@@ -5,6 +5,7 @@ from ffebm.energy.diode import Diode, Exponential, Ideal, Threshold
 from ffebm.energy.energy import Energy, Session
 from ffebm.energy.graph import Edge
 from ffebm.energy.hopfield import Hopfield
+from ffebm.energy.layout import Layout
 from ffebm.energy.rails import Rails
 from ffebm.energy.resistive import Link, Resistive
 from ffebm.energy.scale import Scale
@@ -20,6 +21,7 @@ __all__ = [
     "Exponential",
     "Hopfield",
     "Ideal",
+    "Layout",
     "Link",
     "Rails",
     "Resistive",

@@ -15,6 +15,7 @@ from ffebm.circuit import Circuit, Junction
 from ffebm.derivative import differentiate
 from ffebm.energy.certificate import Certificate
 from ffebm.energy.graph import Edge
+from ffebm.energy.layout import Layout
 from ffebm.interaction import Shape
 from ffebm.state import Colours, State
 from ffebm.tracing import refuse_exporting
@@ -219,6 +220,14 @@ class Energy(nn.Module, ABC):
             f"A {type(self).__name__} has no electrical circuit: `Resistive` has one. Any other energy can be given one by "
             "overriding `circuit`, or a device of another kind by a `Driver`."
         )
+
+    def layout(self, shape: Sequence[int]) -> Layout | None:
+        """The matrices that crossbars hold for an input of this shape; None where they are not known."""
+        ties = self.ties(shape)
+        matrices = [edge.interaction.matrix(below) for edge, below in ties]
+        if None in matrices or (not ties and len(self.activations) > 1):
+            return None
+        return Layout(tuple(matrix for matrix in matrices if matrix is not None), len(self.colours()))
 
     def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
         """Multiply-accumulates of one sweep for one sample with an input of this shape, or None where not known."""

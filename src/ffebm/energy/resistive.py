@@ -17,6 +17,7 @@ from ffebm.energy.diode import Diode, Ideal
 from ffebm.energy.energy import Energy, Session
 from ffebm.energy.graph import Edge
 from ffebm.energy.kirchhoff import Kirchhoff
+from ffebm.energy.layout import Layout
 from ffebm.energy.rails import Pattern, Rails
 from ffebm.energy.scale import Scale
 from ffebm.energy.schematic import schematic
@@ -282,6 +283,11 @@ class Resistive(Energy):
 
     def circuit(self, shape: Sequence[int], *, ideal: Junction = Junction(ideality=1e-4)) -> Drawn:
         return schematic(self, shape, ideal)
+
+    def layout(self, shape: Sequence[int]) -> Layout:
+        below = [tuple(shape), *self.layer_shapes(shape)] if self.input == "voltage" else self.layer_shapes(shape)
+        matrices = [crossbar.matrix(size) for (crossbar, *_), size in zip(self.links, below, strict=False)]
+        return Layout(tuple(matrix for matrix in matrices if matrix is not None), len(self.colours()))
 
     def sweep_macs(self, shape: tuple[int, ...]) -> int | None:
         """Those of crossbars between layers, up and down; the product with voltages that are held is made once."""

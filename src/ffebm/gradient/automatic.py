@@ -50,6 +50,11 @@ class AutomaticBeta:
             )
         check_size("samples", self.samples)
 
+    @property
+    def phases(self) -> tuple[int, int]:
+        """How many nudged phases are tried, and on how many samples."""
+        return 2 * len(self.strengths), self.samples
+
     @torch.no_grad()
     def choose(
         self, system: System, x: Tensor, free: State, nudge: Callable[[slice], Nudge], relax: Relaxation, *, latched: bool

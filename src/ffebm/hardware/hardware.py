@@ -10,7 +10,8 @@ from ffebm.checks import brief, check_choice, check_size, check_type
 from ffebm.hardware.chip import AnalogChip
 from ffebm.hardware.converter import Converter
 from ffebm.hardware.devices import Device
-from ffebm.substrate import Substrate
+from ffebm.relaxation import Relaxation
+from ffebm.substrate import Equipment, Substrate
 
 __all__ = ["Hardware"]
 __dir__ = __all__.copy
@@ -60,6 +61,18 @@ class Hardware(Substrate):
         """Whether everything is off."""
         converters = [converter for converter in (self.dac, self.adc) if converter is not None]
         return not self.devices and all(converter.is_ideal for converter in converters)
+
+    @property
+    def equipment(self) -> Equipment:  # pyright: ignore[reportIncompatibleVariableOverride]
+        into, out = (None if converter is None else converter.bits for converter in (self.dac, self.adc))
+        repeats = 1 if self.adc is None else self.adc.average
+        ways = 2 if any(device.splits for device in self.devices) else 1
+        return Equipment(into, out, repeats, self.read == "all", self.pairs, ways)
+
+    def shortened(self, relax: Relaxation) -> Relaxation:
+        for device in self.devices:
+            relax = device.shortened(relax)
+        return relax
 
     def chip(self, layers: int | None) -> AnalogChip | None:
         return None if self.is_ideal else AnalogChip(self, layers)

@@ -6,6 +6,7 @@ from ffebm.interaction.convolution import Convolution, Convolution1d
 from ffebm.interaction.crossbar import Crossbar, Resistors
 from ffebm.interaction.dense import Dense
 from ffebm.interaction.interaction import Contact, Interaction, Shape, check_edges
+from ffebm.interaction.matrix import Matrix
 from ffebm.interaction.two_way import TwoWay
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Crossbar",
     "Dense",
     "Interaction",
+    "Matrix",
     "Resistors",
     "Shape",
     "TwoWay",

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ffebm.checks import check_size
 from ffebm.interaction.crossbar import Crossbar, Resistors, weighted
 from ffebm.interaction.interaction import Contact, Shape
+from ffebm.interaction.matrix import Matrix
 from ffebm.interaction.pair import Pair
 from ffebm.twin import with_tensors
 
@@ -99,6 +100,10 @@ class Conductance(Crossbar):
 
     def macs(self, shape: Shape) -> int:
         return self.units * len(self.weight)
+
+    def matrix(self, shape: Shape) -> Matrix:
+        nodes, wires = self.weight.shape
+        return Matrix(wires, nodes)
 
     def extra_repr(self) -> str:
         doubled = ", doubled=True" if self.doubled else ""

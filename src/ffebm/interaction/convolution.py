@@ -14,6 +14,7 @@ from torch.nn.grad import conv1d_weight, conv2d_weight
 from ffebm.checks import brief, check_size
 from ffebm.interaction.crossbar import Crossbar
 from ffebm.interaction.interaction import Contact, Ends, Interaction, Shape
+from ffebm.interaction.matrix import Matrix
 from ffebm.interaction.pair import Pair, mean_and_difference
 from ffebm.pooling import Pool
 from ffebm.state import per_sample
@@ -165,6 +166,10 @@ class BaseConvolution(Interaction):
     @property
     def _kernel_shape(self) -> torch.Size:
         return self.weight.shape
+
+    def matrix(self, shape: Shape) -> Matrix:
+        out_channels, *window = self.weight.shape
+        return Matrix(math.prod(window), out_channels // self.groups, math.prod(self._convolved(shape)), self.groups)
 
     def convolve(self, pre: Tensor) -> Tensor:
         """The current up before it is pooled."""

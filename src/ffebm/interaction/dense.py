@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ffebm.checks import check_size
 from ffebm.interaction.conductance import Conductance
 from ffebm.interaction.interaction import Contact, Ends, Interaction, Shape
+from ffebm.interaction.matrix import Matrix
 from ffebm.interaction.pair import Pair, mean_and_difference
 from ffebm.twin import with_tensors
 
@@ -82,6 +83,10 @@ class Dense(Interaction):
 
     def macs(self, shape: Shape) -> int:
         return self.weight.numel()
+
+    def matrix(self, shape: Shape) -> Matrix:
+        out_features, in_features = self.weight.shape
+        return Matrix(in_features, out_features)
 
     def extra_repr(self) -> str:
         out_features, in_features = self.weight.shape

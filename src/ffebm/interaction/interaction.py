@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ffebm.checks import refuse_old_names
 from ffebm.derivative import pulled_back, wanted
+from ffebm.interaction.matrix import Matrix
 from ffebm.pruning import pruned_names, renew_pruned
 from ffebm.state import dot
 from ffebm.tracing import refuse_exporting
@@ -150,6 +151,10 @@ class Interaction(nn.Module, ABC):
 
     def macs(self, shape: Shape) -> int | None:
         """Multiply-accumulates of one `up` for one sample, or None where they are not known."""
+        return None
+
+    def matrix(self, shape: Shape) -> Matrix | None:
+        """The edge as a crossbar holds it, over a layer of this shape; None where it is not known to fit on one."""
         return None
 
 

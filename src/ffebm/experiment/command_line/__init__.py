@@ -15,10 +15,12 @@ from ffebm.checks import brief_name, one_line
 from ffebm.errors import UnsettledWarning
 from ffebm.experiment.command_line import circuit, data, reproduction
 from ffebm.experiment.command_line.console import EPILOGS, notes, out
+from ffebm.experiment.command_line.cost import cost
 from ffebm.experiment.command_line.group import Group
 from ffebm.experiment.command_line.reference import presets, settings
 from ffebm.experiment.command_line.results import check, evaluate, export, predict, report
 from ffebm.experiment.command_line.speed import bench
+from ffebm.experiment.command_line.study import study
 from ffebm.experiment.command_line.training import train
 from ffebm.experiment.command_line.zoo import zoo
 from ffebm.experiment.errors import Remark, UserError
@@ -41,7 +43,7 @@ app.add_typer(reproduce_app, name="reproduce")
 circuit_app = typer.Typer(no_args_is_help=True, help="Blocks as electrical circuits: write netlists, and let ngspice judge.")
 app.add_typer(circuit_app, name="circuit")
 PLACES = (
-    (app, (train, evaluate, predict, export, check, report, zoo, presets, settings, bench)),
+    (app, (train, evaluate, predict, export, check, report, zoo, presets, settings, bench, cost, study)),
     (data_app, (data.check, data.fetch)),
     (circuit_app, (circuit.export, circuit.check)),
     (reproduce_app, (reproduction.static, reproduction.split, reproduction.scaling)),

@@ -16,7 +16,7 @@ from ffebm.experiment.command_line.console import MOST, DataOption, examples, na
 from ffebm.experiment.errors import UserError
 
 if TYPE_CHECKING:
-    from ffebm.experiment.reproduction import Launcher
+    from ffebm.experiment.queue import Launcher
 
 __all__ = [
     "DevicesOption",
@@ -32,6 +32,7 @@ __all__ = [
     "ScaleOption",
     "SeedsOption",
     "StaticScaleOption",
+    "launcher",
     "scaling",
     "split",
     "static",
@@ -146,11 +147,11 @@ def _table(name: str, words: str) -> Callable[..., None]:
                 sys.stdout.write(cell.command(folder.absolute(), None if data is None else data.absolute()) + "\n")
             return
         with notes.status("Loading torch …"):
+            from ffebm.experiment.queue import Queue, Store
             from ffebm.experiment.report.reproduced import report_experiment
-            from ffebm.experiment.reproduction import Queue, Store
 
         store = None if keep is None else Store(keep)
-        queue = Queue(cells, folder, _launcher(jobs, devices, ray), data, store=store, checked=SCALES[scale].checked)
+        queue = Queue(cells, folder, launcher(jobs, devices, ray), data, store=store, checked=SCALES[scale].checked)
         whole = queue.run(notes)
         text = report_experiment(
             experiment,
@@ -203,8 +204,8 @@ def _checked(overrides: list[str]) -> list[str]:
     return overrides
 
 
-def _launcher(jobs: int | None, devices: str | None, ray: str | None) -> Launcher:
-    from ffebm.experiment.reproduction import LocalProcesses, RayCluster
+def launcher(jobs: int | None, devices: str | None, ray: str | None) -> Launcher:
+    from ffebm.experiment.queue import LocalProcesses, RayCluster
 
     if ray is not None:
         if jobs is not None or devices is not None:

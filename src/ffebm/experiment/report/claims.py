@@ -12,7 +12,7 @@ from ffebm.experiment.errors import UserError
 from ffebm.experiment.final_check import FinalCheck, final_check_of
 from ffebm.experiment.report.document import Table
 from ffebm.experiment.report.outcome import GRADIENTS, Comparison, with_error
-from ffebm.experiment.reproduction.cell import Cell
+from ffebm.experiment.reproduction.table_cell import TableCell
 from ffebm.experiment.settings import Settings
 
 __all__ = ["AtLeast", "Claim", "Close", "Settled", "SplitsAlike", "TrueGradients", "Verdict", "claims_of", "verdict_table"]
@@ -134,7 +134,7 @@ class TrueGradients:
         return _of_all(claim, worst >= TRUE, found, len(checks), self.runs)
 
 
-def claims_of(cells: Sequence[Cell], goals: Mapping[str, float], checked: bool) -> list[Claim]:
+def claims_of(cells: Sequence[TableCell], goals: Mapping[str, float], checked: bool) -> list[Claim]:
     """What runs like these are to show.
 
     Args:

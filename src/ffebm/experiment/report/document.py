@@ -36,10 +36,13 @@ class Curve:
     """One line of a chart."""
 
     name: str
-    x: Sequence[float]
+    x: Sequence[float] | Sequence[str]
     y: Sequence[float]  # what is not finite, or has no logarithm where one is taken, is left out
     colour: int = 0  # curves of the same number have the same colour
     dashed: bool = False
+    errors: Sequence[float] = ()  # up and down, one for each point
+    notes: Sequence[str] = ()  # what hovering over each point says besides
+    points: bool = False  # marks without a line
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Chart:
     curves: list[Curve]
     log: bool = False
     bars: bool = False
+    steps: bool = False  # the common axis has names in a row, rather than numbers
 
 
 @dataclass(frozen=True)

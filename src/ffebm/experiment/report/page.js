@@ -19,7 +19,7 @@
     const line = night ? "#343d49" : "#d8dee6";
     const traces = chart.traces.map(({ colour, ...trace }) => {
       const shade = palette[colour % palette.length];
-      return { ...trace, line: { ...trace.line, color: shade }, marker: { color: shade, size: 6 } };
+      return { ...trace, line: { ...trace.line, color: shade }, marker: { color: shade, size: trace.mode === "markers" ? 9 : 6 } };
     });
     const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true };
     const longest = Math.max(...traces.map((trace) => trace.name.length));
@@ -37,7 +37,7 @@
       dragmode: touch ? false : "zoom", // a finger scrolls the page
       showlegend: traces.length > 1,
       legend: below ? { orientation: "h", y: -axisTitle / plot, yanchor: "top", font: { size: 10 } } : { font: { size: 11 } },
-      xaxis: { ...axis, title: { text: chart.x } },
+      xaxis: { ...axis, title: { text: chart.x }, ...(chart.steps ? { type: "category" } : {}) },
       yaxis: { ...axis, title: { text: chart.y }, type: chart.log ? "log" : "linear", exponentformat: "power" },
     };
     Plotly.react(place, traces, layout, { responsive: true, displaylogo: false, displayModeBar: touch ? true : "hover" });

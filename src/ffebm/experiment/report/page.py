@@ -96,18 +96,38 @@ def _(chart: Chart) -> list[dict[str, Any]]:
     traces = [
         {
             "name": escape(curve.name, quote=False),  # Plotly reads some HTML in names, links among it
-            "x": list(curve.x),
+            "x": [escape(x, quote=False) if isinstance(x, str) else x for x in curve.x],
             "y": [value if math.isfinite(value) and (value > 0 or not chart.log) else None for value in curve.y],
             "colour": curve.colour,
+            **_besides(curve),
             **({"type": "bar"} if chart.bars else _line(curve)),
         }
         for curve in chart.curves
     ]
-    return [{"traces": traces, "x": chart.x, "y": chart.y, "log": chart.log}]
+    return [
+        {
+            "traces": traces,
+            "x": escape(chart.x, quote=False),
+            "y": escape(chart.y, quote=False),
+            "log": chart.log,
+            "steps": chart.steps,
+        }
+    ]
+
+
+def _besides(curve: Curve) -> dict[str, Any]:
+    """Error bars, and what hovering says."""
+    found: dict[str, Any] = {}
+    if curve.errors:
+        found["error_y"] = {"type": "data", "array": [error if math.isfinite(error) else 0 for error in curve.errors]}
+    if curve.notes:
+        found["text"] = [escape(note, quote=False).replace("\n", "<br>") for note in curve.notes]
+        found["hovertemplate"] = "%{text}<extra></extra>"
+    return found
 
 
 def _line(curve: Curve) -> dict[str, Any]:
-    mode = "lines+markers" if len(curve.x) < 30 else "lines"
+    mode = "markers" if curve.points else "lines+markers" if len(curve.x) < 30 else "lines"
     return {"type": "scatter", "mode": mode, "line": {"dash": "dot" if curve.dashed else "solid", "width": 2}}
 
 

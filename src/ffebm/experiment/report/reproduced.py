@@ -11,16 +11,17 @@ from pathlib import Path
 from rich.console import Console
 
 from ffebm.experiment.preset import read_preset
+from ffebm.experiment.queue import Stage
 from ffebm.experiment.report.claims import Verdict, claims_of, verdict_table
 from ffebm.experiment.report.document import Part, Table
 from ffebm.experiment.report.markdown import markdown
 from ffebm.experiment.report.microscope import look_if_possible
 from ffebm.experiment.report.outcome import Comparison, comparisons_of, with_error
 from ffebm.experiment.report.writing import write_report
-from ffebm.experiment.reproduction.cell import Cell, Stage
 from ffebm.experiment.reproduction.experiments import SCALES, Experiment
 from ffebm.experiment.reproduction.recipe import read_recipe
 from ffebm.experiment.reproduction.static import read_analyses
+from ffebm.experiment.reproduction.table_cell import TableCell
 from ffebm.experiment.settings import Settings
 
 __all__ = ["recipe_table", "report_experiment"]
@@ -41,7 +42,7 @@ APART = {
 def report_experiment(
     experiment: Experiment,
     scale: str,
-    cells: Sequence[Cell],
+    cells: Sequence[TableCell],
     folder: Path,
     *,
     overrides: Sequence[str] = (),
@@ -97,7 +98,7 @@ def report_experiment(
     return markdown(replace(document, sections=document.sections[:1]))
 
 
-def recipe_table(cells: Sequence[Cell]) -> Table:
+def recipe_table(cells: Sequence[TableCell]) -> Table:
     """Every setting in which these runs differ from the paper's, beside the paper's; what is not one value lists them all."""
     here: dict[str, dict[str, None]] = {}
     paper: dict[str, dict[str, None]] = {}

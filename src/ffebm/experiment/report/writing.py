@@ -6,7 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -29,7 +29,7 @@ from ffebm.experiment.reproduction.static import Static
 from ffebm.experiment.reproduction.static_figures import bars_figure, transients_figure
 from ffebm.experiment.run import Run, RunError, remake_command
 
-__all__ = ["compose", "write_report"]
+__all__ = ["compose", "curves", "made", "origin", "save_document", "write_report"]
 __dir__ = __all__.copy
 
 
@@ -62,10 +62,7 @@ def write_report(
     runs = [run for run, damage in found if not damage]  # the rest is shown all the same
     opening = [*map(Text, words), *parts]
     document = compose(title, runs, opening, published, static, microscopes, {**(failures or {}), **damaged}, planned)
-    # A folder's name may hold bytes that are no UTF-8: Python replaces them by characters that UTF-8 lacks.
-    write_atomically(folder / "report.md", markdown(document).encode("utf-8", "replace"))
-    write_json(folder / "report.json", {**document.numbers, **numbers})
-    write_atomically(folder / "report.html", page(document).encode("utf-8", "replace"))
+    save_document(replace(document, numbers={**document.numbers, **numbers}), folder)
     rows = comparisons_of(runs)
     if _finished(rows) and len(runs) > 1:
         figures = {"accuracy": accuracy_figure(rows)}
@@ -75,6 +72,14 @@ def write_report(
             for kind in ("png", "svg"):
                 write_atomically(folder / f"{name}.{kind}", picture(figure, kind))
     return document
+
+
+def save_document(document: Document, folder: Path) -> None:
+    """report.html, report.md and report.json."""
+    # A folder's name may hold bytes that are no UTF-8: Python replaces them by characters that UTF-8 lacks.
+    write_atomically(folder / "report.md", markdown(document).encode("utf-8", "replace"))
+    write_json(folder / "report.json", document.numbers)
+    write_atomically(folder / "report.html", page(document).encode("utf-8", "replace"))
 
 
 def compose(
@@ -104,15 +109,15 @@ def compose(
     if opening:
         sections.append(Section("Results", opening))
     if any(run.metrics() for run in runs):
-        sections.append(Section("Learning curves", _curves(rows)))
+        sections.append(Section("Learning curves", curves(rows)))
     if checked := final_checks(runs):
         sections.append(Section("At the end of training", checked))
     sections += [Section(f"EP against ID: {analysis.title}", _static(analysis)) for analysis in static]
     sections += [Section(f"Energy microscope: {seen.run}", _microscope(seen)) for seen in microscopes]
-    sections.append(Section("How this was made", _origin(runs, static)))
+    sections.append(Section("How this was made", origin(runs, static)))
     numbers: dict[str, Any] = {
         "title": title,
-        "made": {"command": _command(), "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")},
+        "made": made(),
         "rows": [_numbers(row) for row in rows],
         "failures": dict(failures),
         "final": final_numbers(runs),
@@ -145,7 +150,7 @@ def _missing(rows: Sequence[Comparison], failures: Mapping[str, str]) -> list[st
     return texts
 
 
-def _curves(compared: Sequence[Comparison]) -> list[Part]:
+def curves(compared: Sequence[Comparison]) -> list[Part]:
     """Test accuracy, loss and residual by epoch; a colour for each recipe, dots for all gradients but EP."""
     charts = {
         "test_accuracy": Chart("Test accuracy", "epoch", "%", []),
@@ -213,7 +218,7 @@ def _curve(name: str, values: Sequence[float], colour: int, *, begin: int = 0, d
     return Curve(name, list(range(begin, begin + len(values))), values, colour, dashed)
 
 
-def _origin(runs: Sequence[Run], static: Sequence[Static]) -> list[Part]:
+def origin(runs: Sequence[Run], static: Sequence[Static]) -> list[Part]:
     parts: list[Part] = [Text(f"Made by `{_command()}`, {time.strftime('%Y-%m-%d')}.")]
     places: dict[str, None] = {}
     for run in runs:
@@ -231,6 +236,11 @@ def _origin(runs: Sequence[Run], static: Sequence[Static]) -> list[Part]:
         title = f"Settings of {row.label}; gradients {', '.join(row.outcomes)}; seeds {', '.join(map(str, seeds))}"
         parts.append(Listing(title, tomli_w.dumps(row.settings.as_toml())))
     return parts
+
+
+def made() -> dict[str, str]:
+    """By which command, and when."""
+    return {"command": _command(), "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
 
 
 def _place(environment: Mapping[str, Any]) -> str:

@@ -11,9 +11,9 @@ from ffebm.checks import check_choice
 from ffebm.experiment.data.generated import write_generated
 from ffebm.experiment.files import write_atomically
 from ffebm.experiment.preset import read_preset
-from ffebm.experiment.reproduction.cell import KINDS, Cell
 from ffebm.experiment.reproduction.published import Published
 from ffebm.experiment.reproduction.recipe import read_recipe
+from ffebm.experiment.reproduction.table_cell import KINDS, TableCell
 from ffebm.experiment.settings import IdleError, SettingsError
 
 __all__ = ["EXPERIMENTS", "SCALES", "Experiment", "Row", "Scale", "prepare_data"]
@@ -45,7 +45,7 @@ class Experiment:
         rows: Sequence[str] = (),
         overrides: Sequence[str] = (),
         kinds: Sequence[str] = (),
-    ) -> list[Cell]:
+    ) -> list[TableCell]:
         """All runs. Where nothing is chosen and the scale has a list of its own, those of the list, in its order.
 
         Else all combinations, seed by seed, so that an early end leaves whole tables of fewer seeds.
@@ -73,7 +73,7 @@ class Experiment:
         """The paper's rows, and those that a scale has besides."""
         return (*self.rows, *(row.name for row in SCALES[scale].besides.get(self.name, ())))
 
-    def present(self, scale: str, folder: Path, overrides: Sequence[str] = ()) -> list[Cell]:
+    def present(self, scale: str, folder: Path, overrides: Sequence[str] = ()) -> list[TableCell]:
         """All runs of this table and scale that lie in a folder, row by row, whoever put them there."""
         seeds = {path.name.rpartition("-seed")[2] for path in folder.glob("*-seed*/")}
         numbers = sorted(int(seed) for seed in seeds if re.fullmatch(r"\d{1,9}", seed))
@@ -81,7 +81,7 @@ class Experiment:
         cells = [self._cell(scale, row, kind, seed, overrides) for row in rows for seed in numbers for kind in KINDS]
         return [cell for cell in cells if cell.was_begun(folder)]
 
-    def _cell(self, scale: str, row: str, kind: str, seed: int, overrides: Sequence[str]) -> Cell:
+    def _cell(self, scale: str, row: str, kind: str, seed: int, overrides: Sequence[str]) -> TableCell:
         besides = {each.name: each for each in SCALES[scale].besides.get(self.name, ())}
         found = besides.get(row, Row(row, row, ()))
         own = {change.partition("=")[0] for change in found.changes}
@@ -93,7 +93,7 @@ class Experiment:
             changes = tuple(change for change in changes if change.partition("=")[0] not in idle.keys)
         except SettingsError:  # which is said where all runs are checked
             pass
-        return Cell(found.preset, kind, seed, (*changes, *overrides), row)
+        return TableCell(found.preset, kind, seed, (*changes, *overrides), row)
 
 
 SPLIT = Experiment(
@@ -166,7 +166,7 @@ SCALES = {
 GENERATED = {"cifar10": (60, 20), "cifar100": (200, 100), "imagenet32": (1000, 1000)}
 
 
-def prepare_data(scale: str, cells: Sequence[Cell], folder: Path, data: Path | None) -> Path | None:
+def prepare_data(scale: str, cells: Sequence[TableCell], folder: Path, data: Path | None) -> Path | None:
     """Where the runs find their data: the tiny scale gets images of its own, made here once, unless it is given others."""
     if scale != "tiny" or data is not None:
         return data

@@ -19,7 +19,7 @@ from ffebm.experiment.settings.paths import check_writable
 from ffebm.experiment.settings.reference import fields
 from ffebm.experiment.settings.sections import Settings
 
-__all__ = ["KEYS", "LARGEST", "IdleError", "SettingsError", "closest", "read_settings", "read_toml", "settings_from"]
+__all__ = ["KEYS", "LARGEST", "IdleError", "SettingsError", "closest", "parsed", "read_settings", "read_toml", "settings_from"]
 __dir__ = __all__.copy
 
 COMMAND_LINE = "the command line"
@@ -114,12 +114,12 @@ def _split(override: str) -> tuple[list[str], Any]:
         raise SettingsError(f"`{brief_name(override)}` is no setting: write key=value; {hint}.")
     try:
         check_writable(override)
-        return key.strip().split("."), _parsed(text.strip())
+        return key.strip().split("."), parsed(text.strip())
     except ValueError as error:
         raise SettingsError(f"`{brief_name(override)}` cannot be used: {error}.") from None
 
 
-def _parsed(text: str) -> Any:
+def parsed(text: str) -> Any:
     """A value as TOML writes it; `none` for no value; any other text stands for itself."""
     if text.lower() == "none":
         return None

@@ -1,8 +1,10 @@
-"""One run of a table: how it is started, and how far it has come."""
+"""One run of many: how it is started, and how far it has come."""
 
 from __future__ import annotations
 
 import shlex
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -10,14 +12,12 @@ from pathlib import Path
 
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.final_check import final_check_of
-from ffebm.experiment.preset import read_preset
+from ffebm.experiment.preset import read_preset_or_file
 from ffebm.experiment.run import Run, RunError, step_of
 from ffebm.experiment.settings import Settings
 
-__all__ = ["KINDS", "Cell", "Progress", "Stage"]
+__all__ = ["Cell", "Progress", "Stage"]
 __dir__ = __all__.copy
-
-KINDS = ("ep", "id", "bp")
 
 
 class Stage(StrEnum):
@@ -38,31 +38,32 @@ class Progress:
     seconds: float = 0.0  # of training so far
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A preset, a gradient and a seed."""
-
-    preset: str
-    kind: str
-    seed: int
-    changes: tuple[str, ...] = ()  # settings besides these
-    row: str = ""  # of the table; without a name it is called as the preset
+class Cell(ABC):
+    """A run by its settings, and the folder that it has among others."""
 
     @property
-    def row_name(self) -> str:
-        return self.row or self.preset
-
-    @property
+    @abstractmethod
     def name(self) -> str:
-        return f"{self.row_name}-{self.kind}-seed{self.seed}"
+        """Of its folder."""
 
     @property
-    def overrides(self) -> list[str]:
-        return [*self.changes, f"gradient.kind={self.kind}", f"seed={self.seed}"]
+    @abstractmethod
+    def source(self) -> str:
+        """The preset, or the TOML file, that its settings change."""
+
+    @property
+    @abstractmethod
+    def overrides(self) -> Sequence[str]:
+        """What they change in it, as for `ffebm train`."""
+
+    @property
+    def keeps_weights(self) -> bool:
+        """Whether a store keeps its weights beside its numbers."""
+        return False
 
     @cached_property
     def settings(self) -> Settings:
-        return read_preset(self.preset, self.overrides)
+        return read_preset_or_file(self.source, self.overrides)
 
     def run(self, folder: Path) -> Run:
         return Run(folder / self.name)
@@ -81,9 +82,9 @@ class Cell:
         """Arguments that begin this run, and those that go on with it."""
         output = str(self.run(folder).folder)
         where = [] if data is None else ["--data", str(data)]
-        chosen = any(change.partition("=")[0] == "trainer.threads" for change in self.changes)
+        chosen = any(change.partition("=")[0] == "trainer.threads" for change in self.overrides)
         more = [] if threads is None or chosen else [f"trainer.threads={threads}"]
-        begin = ["train", self.preset, *self.overrides, *more, *where, "--output", output]
+        begin = ["train", self.source, *self.overrides, *more, *where, "--output", output]
         return begin, ["train", "--resume", output, *where]
 
     def progress(self, folder: Path) -> Progress:
@@ -129,7 +130,7 @@ class Cell:
         wanted, run = self.settings.recipe, self.run(folder)
         if run.settings_file.is_file() and not self.damage(folder) and run.settings().recipe != wanted:
             raise RunError(
-                f"{run.folder} was begun with other settings than `{shlex.join(self.overrides)}` for {self.preset}. "
+                f"{run.folder} was begun with other settings than `{shlex.join(self.overrides)}` for {self.source}. "
                 "Name another folder by --output, or remove that run."
             )
 

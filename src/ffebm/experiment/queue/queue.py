@@ -20,9 +20,9 @@ from rich.table import Table
 from ffebm.experiment.clock import clock
 from ffebm.experiment.errors import UserError
 from ffebm.experiment.lock import locked
-from ffebm.experiment.reproduction.cell import Cell, Progress, Stage
-from ffebm.experiment.reproduction.launcher import Launcher
-from ffebm.experiment.reproduction.store import Store
+from ffebm.experiment.queue.cell import Cell, Progress, Stage
+from ffebm.experiment.queue.launcher import Launcher
+from ffebm.experiment.queue.store import Store
 
 __all__ = ["Queue"]
 __dir__ = __all__.copy
@@ -31,7 +31,7 @@ GLANCE = 2.0  # seconds between looks at the folders
 
 
 class Queue:
-    """Runs of one table, in one folder.
+    """Runs that belong together, in one folder.
 
     Args:
         data: the folder of the data sets, for all of them.
@@ -98,7 +98,7 @@ class Queue:
         """Keep a second queue out of the folder, where the system has such locks."""
         with locked(self.folder / "queue.lock") as ours:
             if not ours:
-                raise UserError(f"Another `ffebm reproduce` works in {self.folder}: let it finish, or stop it first.")
+                raise UserError(f"Another queue of runs works in {self.folder}: let it finish, or stop it first.")
             yield
 
     def progress(self) -> dict[str, Progress]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ffebm.experiment.kept import keep
-from ffebm.experiment.reproduction.cell import Cell, Stage
+from ffebm.experiment.queue.cell import Cell, Stage
 
 __all__ = ["Store"]
 __dir__ = __all__.copy
@@ -15,7 +15,7 @@ __dir__ = __all__.copy
 
 @dataclass(frozen=True)
 class Store:
-    """Runs by name, each with its numbers; those by EP with seed 0 with their weights, too, for others to look into."""
+    """Runs by name, each with its numbers; some with their weights, too, for others to look into."""
 
     folder: Path
 
@@ -34,4 +34,4 @@ class Store:
             return
         new = not kept.settings_file.is_file() or (run.final_file.is_file() and not kept.final_file.is_file())
         if new:
-            keep(run, kept.folder, weights=cell.seed == 0 and cell.kind == "ep" and run.weights_file.is_file())
+            keep(run, kept.folder, weights=cell.keeps_weights and run.weights_file.is_file())
