@@ -252,7 +252,8 @@ def test_a_device_that_dies_under_way_loses_no_training_state_and_another_one_go
         assert torch.equal(p, q)
 
 
-def test_a_recording_replays_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows", [4, None])
+def test_a_recording_replays_bit_for_bit(rows: int | None, tmp_path: Path) -> None:
     energy, (x, y) = energy_of(), batch()
 
     def trained(driver: Driver) -> list[Tensor]:
@@ -272,11 +273,11 @@ def test_a_recording_replays_bit_for_bit(tmp_path: Path) -> None:
         def read(self) -> State:
             return tuple(s + 1e-3 * torch.randn(s.shape, generator=noise).to(s) for s in super().read())
 
-    first = trained(Recorder(Noisy(energy, None), tmp_path / "session"))
+    first = trained(Recorder(Noisy(energy, rows), tmp_path / "session"))
     again = trained(Replay(tmp_path / "session"))
     assert all(torch.equal(p, q) for p, q in zip(first, again, strict=True))
-    assert not all(torch.equal(p, q) for p, q in zip(first, trained(Noisy(energy, None)), strict=True))
-    assert Replay(tmp_path / "session").length == 6
+    assert not all(torch.equal(p, q) for p, q in zip(first, trained(Noisy(energy, rows)), strict=True))
+    assert Replay(tmp_path / "session").length == (6 if rows is None else 3 * (2 + 3))  # 6 samples free, and 12 nudged
 
 
 def recording(path: Path, x: Tensor) -> Path:
@@ -329,6 +330,7 @@ def hostile(content: bytes) -> dict[str, tuple[bytes, str]]:
             "its tensors have .* bytes",
         ),
         "nested": (content[:last] + struct.pack("<4sIQ", b"ffe1", 90_000, 0) + b"[" * 90_000, "its words cannot be read"),
+        "rows": (content.replace(b'"rows": null', b'"rows": -999'), "it says nothing of how many samples"),
         "kind": (content.replace(b"float64", b"complex"), "its words cannot be read"),
     }
 

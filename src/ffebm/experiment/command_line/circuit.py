@@ -137,11 +137,8 @@ def check(
         for each in found:
             if each.reason:
                 out.print(f"Block {each.block}: {escape(each.reason)}", soft_wrap=True)
-        out.print(
-            "volts: the largest in the block. free, nudged: by how much any differs in ngspice. cosine: of the gradient by "
-            "ngspice to the block's, of the parameter with the smallest.",
-            soft_wrap=True,
-        )
+        out.print("volts: the largest in the block; free, nudged: by how much any differs in ngspice", soft_wrap=True)
+        out.print("cosine: of the gradient by ngspice to the block's, of the parameter with the smallest", soft_wrap=True)
     if not all(good):
         bad = ", ".join(str(each.block) for each, fine in zip(found, good, strict=True) if not fine)
         raise UserError(

@@ -67,7 +67,7 @@ class Recorder(_Questions):
                 f"{self.path} is there already, and a recording never replaces one: name another file."
             ) from None
         self._seal = FIRST
-        send(self._file, {"format": FORMAT})
+        send(self._file, {"format": FORMAT, "rows": self.rows})
 
     def program(self, parameters: Mapping[str, Tensor]) -> None:
         super().program(parameters)
@@ -110,12 +110,11 @@ class Replay(_Questions):
         path: a recording. All of it is checked before anything is used.
     """
 
-    rows: int | None = None
-
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.length = sum(1 for _ in _records(self.path))
+        self.length = sum(1 for _ in _records(self.path)) - 1
         self._records = _records(self.path)
+        self.rows = next(self._records).words["rows"]
         self._answered = 0
         self._state: State = ()
 
@@ -146,13 +145,17 @@ class ReplayError(ValueError):
 
 
 def _records(path: Path) -> Iterator[Message]:
-    """Those of a file, each checked with all before it."""
+    """The head of a file, and its readings, each checked with all before it."""
     with _opened(path) as file:
         seal, number = FIRST, 0
         try:
             head = receive(file, 0)
             if head is None or head.words.get("format") != FORMAT:
                 raise MessageError(f"it does not begin as {FORMAT} do")
+            rows = head.words.get("rows", 0)
+            if rows is not None and (type(rows) is not int or rows < 1):
+                raise MessageError("it says nothing of how many samples its device took at once")
+            yield head
             while (record := receive(file, MOST)) is not None:
                 number += 1
                 question = record.words.get("question")

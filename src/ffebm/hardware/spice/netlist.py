@@ -24,7 +24,7 @@ from ffebm.circuit import (
 __all__ = ["OPTIONS", "netlist"]
 __dir__ = __all__.copy
 
-WIDTH = 100  # of comments
+WIDTH = 88  # of comments
 OPTIONS = "reltol=1e-9 abstol=1e-18 vntol=1e-12 gmin=1e-18 itl1=1000 temp=27 tnom=27"  # the tightest that ngspice keeps
 
 
