@@ -556,7 +556,7 @@ def test_edges_at_their_shares_contract_just_by_the_limit(rho: float, skips: lis
 
 
 def test_the_summary_and_the_line_of_an_epoch_say_how_fast_blocks_settle() -> None:
-    model = build((2, 8, 8), [ConvLayer(4)] * 4, 2, 3, max_contraction=0.25)
+    model = build((2, 8, 8), [ConvLayer(4)] * 4, 2, 3, max_contraction=0.25, feedback=1.0)
     assert str(model.summary()).count("by 0.2") == 2
     assert str(model.summary()).count("a sweep, to one equilibrium") == 2
     learner = SimpleNamespace(model=model)

@@ -85,7 +85,7 @@ def summarise(chain: Chain, readout: nn.Module, input_shape: tuple[int, ...]) ->
         entering = tuple(x.shape[1:])
         macs, promise = block.system.sweep_macs(entering), block.certify(entering)
         limit = None if block.limit is None else block.limit.max_contraction
-        row = Row(f"block {number}", "analog", shapes, _parameters(block), macs, promise, limit, block.energy.always_settles)
+        row = Row(f"block {number}", "analog", shapes, _parameters(block), macs, promise, limit, block.always_settles)
         rows.append(row)
         output = state[block.output_layer]
     _digital(rows, "readout", readout, output)

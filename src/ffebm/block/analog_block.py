@@ -177,6 +177,11 @@ class AnalogBlock(nn.Module):
         return self.estimator.losses_through(self._on_chip(renewed(self.system)), x, cost, y)
 
     @property
+    def always_settles(self) -> bool:
+        """Whether sweeps settle, in one equilibrium, whatever the weights; of a system nobody knows."""
+        return False
+
+    @property
     def output_layer(self) -> int:
         """The layer that the block returns, and that errors enter."""
         return self.system.output_layer

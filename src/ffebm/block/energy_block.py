@@ -154,6 +154,10 @@ class EnergyBlock(AnalogBlock):
                 self.limit.keep(self.energy, x.shape[1:])
 
     @property
+    def always_settles(self) -> bool:
+        return self.energy.always_settles
+
+    @property
     def output_layer(self) -> int:
         return self.energy.output_layer
 
