@@ -106,7 +106,8 @@ class Findings:
             words = _answer(axis, points, tolerance)
             if level is not None:
                 name = self.study.axes[1].named(level)
-                words = f"{name[0].upper()}{name[1:]}: {words[0].lower()}{words[1:]}"
+                begin = name[0].upper() if name[0].isascii() else name[0]  # β stays β
+                words = f"{begin}{name[1:]}: {words[0].lower()}{words[1:]}"
             sentences.append(words)
         return sentences
 
